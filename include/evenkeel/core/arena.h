@@ -1,0 +1,36 @@
+// A large block of zeroed memory, allocated once and kept: huge pages where the kernel gives them, touched at once, so
+// that no first access to a page happens during training.
+//
+// Ownership: movable, frees on destruction. Alignment: 2 MiB for blocks of at least 2 MiB, else 64 bytes.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "absl/status/statusor.h"
+
+namespace evenkeel {
+
+class Arena {
+ public:
+  Arena() = default;
+  // Errors: kResourceExhausted names the bytes asked for. 0 bytes gives an empty arena.
+  static absl::StatusOr<Arena> Allocate(std::size_t bytes);
+  Arena(Arena&& other) noexcept;
+  Arena& operator=(Arena&& other) noexcept;
+  ~Arena();
+
+  std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+  std::span<float> floats() const { return {reinterpret_cast<float*>(data_), size_ / sizeof(float)}; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::size_t mapped_ = 0;
+};
+
+// Tunes malloc for large, long-lived blocks (no mmap threshold, no trimming). Call once, first thing in main().
+void TuneAllocator();
+
+}  // namespace evenkeel
