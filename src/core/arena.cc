@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <climits>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -26,7 +27,7 @@ absl::Status NoMemory(std::size_t bytes, int error) {
 
 // A mapping of `bytes` that starts at a multiple of `alignment`: maps more, then gives back both ends.
 void* MapAligned(std::size_t bytes, std::size_t alignment) {
-  std::size_t slack = alignment > kHugePage / 2 ? alignment : 0;
+  const std::size_t slack = alignment == kHugePage ? kHugePage : 0;  // a page's alignment comes by itself
   void* mapping = mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED || slack == 0) return mapping;
   auto address = reinterpret_cast<std::uintptr_t>(mapping);

@@ -51,11 +51,7 @@ std::uint64_t HashName(std::string_view name) {
 }
 
 std::uint32_t Rng::NextU32() {
-  std::uint64_t block = position_ / 4;
-  if (block != block_number_ || position_ == 0) {
-    block_ = Philox(key_, stream_, block);
-    block_number_ = block;
-  }
+  if (position_ % 4 == 0) block_ = Philox(key_, stream_, position_ / 4);
   return block_[position_++ % 4];
 }
 

@@ -90,7 +90,7 @@ struct ThreadPool::State {
 
   void WaitForEnd() {
     for (int i = 0; i < spins && running.load(std::memory_order_acquire) != 0; ++i) Pause();
-    // Also when the spin saw the end: the last worker may still be between its count and its notification.
+    if (running.load(std::memory_order_acquire) == 0) return;
     std::unique_lock<std::mutex> lock(sleep_mutex);
     round_ends.wait(lock, [&] { return running.load(std::memory_order_acquire) == 0; });
   }

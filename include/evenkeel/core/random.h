@@ -41,6 +41,7 @@ class Rng {
   std::uint64_t key_;
   std::uint64_t stream_;
   std::uint64_t position_ = 0;
+  std::array<std::uint32_t, 4> block_{};  // the numbers around position_
 };
 
 // 64 bits from the operating system: for job ids and nonces, never for training.

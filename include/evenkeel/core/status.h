@@ -1,6 +1,7 @@
 // Propagation of absl::Status. What can fail returns absl::Status or absl::StatusOr; a broken invariant aborts.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <utility>
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -61,6 +62,7 @@ class Storage {
 // In memory; for tests.
 std::unique_ptr<Storage> MakeMemoryStorage();
 
+// "folder/name"; `name` alone when it is absolute or there is no folder.
 std::string JoinPath(std::string_view folder, std::string_view name);
 
 }  // namespace evenkeel

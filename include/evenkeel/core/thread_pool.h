@@ -16,7 +16,8 @@ class ThreadPool {
   ~ThreadPool();
   int threads() const;
   // Calls body(begin, end) on disjoint chunks that cover [0, count), each a multiple of `grain` but the last; returns
-  // when all are done. The cut depends only on count, grain and threads(). body must not throw.
+  // when all are done. The cut depends only on count, grain and threads(). body must neither throw nor call ParallelFor
+  // of this pool.
   void ParallelFor(std::int64_t count, std::int64_t grain, const std::function<void(std::int64_t, std::int64_t)>& body);
 
  private:

@@ -1,0 +1,80 @@
+// A graph of layers with a loss: forward, backward, and the shapes of its tensors.
+//
+// Memory: activations and scratch are allocated for the largest batch seen, in the backend's memory, and kept.
+// Parameters and gradients belong to the caller, who binds them.
+// Threading: one caller at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "evenkeel/config/experiment.h"
+#include "evenkeel/core/shape.h"
+#include "evenkeel/core/specs.h"
+#include "evenkeel/kernels/backend.h"
+#include "evenkeel/model/layer.h"
+
+namespace evenkeel {
+
+// Host memory. Exactly one of features and sparse is set.
+struct ModelInput {
+  std::int64_t batch = 0;
+  std::span<const float> features;  // batch * input elements
+  const CsrView* sparse = nullptr;
+  std::span<const float> labels;  // batch * label_width
+  // Training: one key a row, mixed from (seed, epoch, sample); the model mixes in the layer.
+  std::span<const std::uint64_t> row_keys;
+};
+
+struct StepResult {
+  double loss_sum = 0;        // over the batch's samples
+  std::int64_t samples = 0;
+  // Samples whose loss is NaN or infinite plus non-finite gradient elements. > 0: the update must not commit.
+  std::int64_t non_finite = 0;
+  std::string non_finite_layer;  // the first layer, in backward order, with one; or "loss"
+};
+
+struct ModelOptions {
+  Shape input;                   // of one sample
+  std::int64_t label_width = 1;
+  bool sparse = false;
+};
+
+class Model {
+ public:
+  // Errors: kInvalidArgument names the layer, its input and what does not fit.
+  static absl::StatusOr<std::unique_ptr<Model>> Build(const ModelConfig& config, const ModelOptions& options,
+                                                      Backend& backend);
+  ~Model();
+
+  // Trainable tensors first, then statistics; within each, in forward order. Names are "LAYER/PARAMETER".
+  std::span<const TensorSpec> tensors() const;
+  const Shape& output_shape() const;  // of one sample
+
+  // Where each tensor's values and gradients lie, in the order of tensors(), in the backend's memory and dtype.
+  // Gradients may be empty where only Predict is called. Tells the backend that weights changed.
+  absl::Status Bind(std::span<void* const> parameters, std::span<void* const> gradients);
+  // The values behind the bound pointers changed in place.
+  void ParametersChanged();
+
+  // Forward, loss, backward. Calls `gradient_ready(i)` once a tensor, when gradient i is final, in the order in which
+  // the backward pass finishes them (statistics as soon as the forward pass has them).
+  absl::StatusOr<StepResult> TrainStep(const ModelInput& input, const std::function<void(int)>& gradient_ready);
+
+  // Outputs (logits, predictions), batch * output elements, to host memory; statistics are used, not batch values.
+  // Returns the sum of the loss over the samples where labels are given, else 0.
+  absl::StatusOr<double> Predict(const ModelInput& input, std::vector<float>& outputs);
+
+ private:
+  struct State;
+  explicit Model(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace evenkeel
