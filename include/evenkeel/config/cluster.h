@@ -1,9 +1,13 @@
 // The cluster file (TF_CONFIG): who takes part, and which of them this process is.
+//
+// Threading: none; pure but for the file or environment variable that LoadCluster reads.
+// Errors:    kInvalidArgument names the origin, the JSON path, the offending value and what is allowed; kNotFound.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"

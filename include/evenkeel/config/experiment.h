@@ -1,10 +1,14 @@
 // An experiment, validated: what proto/experiment.proto says, with every default filled in. Plain immutable data.
+//
+// Threading: none; every function is pure but for the file, and the environment variables, that it says it reads.
+// Errors:    kInvalidArgument names the file, the JSON path, the offending value and what is allowed; kNotFound.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -22,12 +26,53 @@ using AttributeValue = std::variant<bool, std::int64_t, double, std::string, std
                                     std::vector<double>, std::vector<std::string>>;
 using Attributes = std::map<std::string, AttributeValue>;
 
+// Attributes of the built-in layers. All of a type's attributes are always there. "int" is std::int64_t, "ints" is
+// std::vector<std::int64_t>.
+//
+//   type             attribute           type     default           values
+//   dense            units               int      required          >= 1
+//                    use_bias            bool     true
+//                    activation          string   none              none, relu, gelu, tanh, sigmoid
+//                    kernel_initializer  string   glorot_uniform    see ParseInitializer
+//   conv2d           filters             int      required          >= 1, a multiple of groups
+//                    kernel              ints     required          [height, width], >= 1
+//                    stride              ints     [1, 1]            [height, width], >= 1
+//                    padding             string   valid             same, valid, explicit
+//                    pads                ints     [0, 0, 0, 0]      [top, bottom, left, right]; meant with explicit only
+//                    groups              int      1                 >= 1
+//                    use_bias            bool     true
+//                    activation          string   none              as dense
+//                    kernel_initializer  string   glorot_uniform    as dense
+//   max_pool         kernel              ints     [2, 2]            as conv2d
+//   avg_pool         stride              ints     the kernel's      as conv2d
+//                    padding             string   valid             as conv2d
+//                    pads                ints     [0, 0, 0, 0]      as conv2d
+//   global_avg_pool  none
+//   batch_norm       momentum            double   0.9               [0, 1): moving = momentum * moving + (1 - momentum) * x
+//                    epsilon             double   1e-5              > 0
+//   layer_norm       epsilon             double   1e-5              > 0
+//   dropout          rate                double   required          [0, 1)
+//   relu gelu tanh sigmoid               none
+//   flatten          none
+//   reshape          shape               ints     required          without the batch; at most one -1, others >= 1
+//   add concat       none                                           two inputs or more
+//
+// padding "same": the output is ceil(input / stride), an odd total puts the larger half at the bottom and right.
+// A custom layer's attributes are those of the file, as they are: a number without fraction or exponent is an
+// std::int64_t, a list of numbers is ints unless one has a fraction or an exponent, an empty list is ints.
 struct LayerConfig {
-  std::string type;  // "dense", "conv2d", ...; a custom layer's registered name
+  std::string type;  // "dense", "conv2d", ...; a custom layer's registered name, never one of the above
   std::string name;  // unique; "dense_1" where the file gives none (type and count within the type, from 0)
-  std::vector<std::string> inputs;  // names of layers, or "input"; empty: the layer before
+  // Names of earlier layers, or "input". Filled in by the parser; code that builds one by hand may leave it empty for
+  // the layer before.
+  std::vector<std::string> inputs;
   Attributes attributes;
 };
+
+// "zeros", "glorot_uniform", "glorot_normal", "he_uniform", "he_normal", "lecun_normal", "normal:STDDEV",
+// "truncated_normal:STDDEV", "uniform:LIMIT", "constant:VALUE". Fans are left at 1 for the layer to fill in.
+// Errors: kInvalidArgument with the text and the allowed forms.
+absl::StatusOr<InitializerSpec> ParseInitializer(std::string_view text);
 
 struct LossConfig {
   std::string type = "softmax_cross_entropy";  // sigmoid_cross_entropy, mse, huber, hinge
@@ -124,19 +169,24 @@ struct TrainConfig {
   std::string backend = "cpu";       // cpu | reference
 };
 
+// Whether more is better: true for accuracy, top_k:K, auc, precision and recall.
+bool MetricMaximizes(std::string_view metric);
+
 struct EvalConfig {
-  std::vector<std::string> metrics;  // loss is always there; accuracy, top_k:5, auc, precision, recall, mse, rmse, mae
+  // Without loss, which is always there: accuracy, top_k:5, auc, precision, recall, mse, rmse, mae.
+  std::vector<std::string> metrics;
   std::int64_t every_commits = 0;    // scores checkpoints whose commit is at least this far from the last scored; 0: each
   bool newest_only = false;          // skip to the newest checkpoint when behind
   std::int64_t batch_size = 256;
-  std::string best_metric;           // empty: the first metric, or loss
+  std::string best_metric;           // filled in: the first metric, or loss
   bool best_maximize = true;         // filled in from the metric
   Duration final_timeout = std::chrono::seconds(60);
   Duration idle_timeout = std::chrono::seconds(60);  // alone on a model_dir: ends after so long without a checkpoint
   struct EarlyStopping {
-    std::string metric;
+    std::string metric;         // filled in from best_metric
     std::int64_t patience = 3;  // scores without an improvement of min_delta
     double min_delta = 0;
+    bool maximize = false;      // filled in from the metric
   };
   std::optional<EarlyStopping> early_stopping;
 };
@@ -178,19 +228,21 @@ struct Experiment {
   CheckpointConfig checkpoint;
   MembershipConfig membership;
   BatchingConfig batching;
-  // Canonical JSON after --set, before ${VAR}, sorted keys, every default written out.
+  // Canonical JSON after --set, before ${VAR}, sorted keys, every default written out. It parses as an experiment.
   std::string canonical_json;
   // 64 hex digits over canonical_json.
   std::string spec_hash;
 };
 
-// Reads, overrides, validates. `overrides`: "train.sync.mode=asp", value as JSON, or a bare word for a string.
+// Reads, overrides, validates. `overrides`: "train.sync.mode=asp", value as JSON, or a bare word for a string;
+// "model.layers[2].dropout.rate=0.3"; the value null takes a field away.
 // Errors: kInvalidArgument, "experiment fashion.json: train.sync.mode: 'bps' is not one of bsp, asp, ssp"; kNotFound.
 absl::StatusOr<Experiment> LoadExperiment(const std::string& path, const std::vector<std::string>& overrides);
 absl::StatusOr<Experiment> ParseExperiment(std::string_view json, std::string_view origin,
                                            const std::vector<std::string>& overrides);
 
-// Replaces ${VAR} from the environment; EVENKEEL_DATA falls back to `data_folder` when that is given.
+// Replaces ${VAR} from the environment. EVENKEEL_DATA is `data_folder` where that is given. FASHION_MNIST, where the
+// environment lacks it, is the data folder's fashion-mnist if there is one, else Debian's /usr/share/datasets one.
 // Errors: kInvalidArgument names the variable.
 absl::StatusOr<std::string> ExpandVariables(std::string_view text, std::string_view data_folder);
 
