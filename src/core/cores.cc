@@ -11,7 +11,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "evenkeel/core/thread_pool.h"
 
 namespace evenkeel {
@@ -22,7 +21,7 @@ int CoresOfQuota(long long quota_us, long long period_us) {
   return static_cast<int>(std::clamp<long long>((quota_us + period_us - 1) / period_us, 1, 1 << 16));
 }
 
-int CoresOfCpuMax(std::string_view text) {
+int CoresOfCpuMax(absl::string_view text) {
   std::vector<absl::string_view> fields = absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
   long long quota = 0;
   long long period = 0;
@@ -30,7 +29,7 @@ int CoresOfCpuMax(std::string_view text) {
   return CoresOfQuota(quota, period);
 }
 
-std::string_view CgroupFolder(std::string_view proc_self_cgroup, std::string_view controller) {
+absl::string_view CgroupFolder(absl::string_view proc_self_cgroup, absl::string_view controller) {
   // Lines are "id:controller,controller:/folder"; version 2 has the one line "0::/folder".
   for (absl::string_view line : absl::StrSplit(proc_self_cgroup, '\n')) {
     std::vector<absl::string_view> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
@@ -59,7 +58,7 @@ std::string ReadText(const std::string& path) {
 
 long long ReadNumber(const std::string& path) {
   long long value = 0;
-  return absl::SimpleAtoi(absl::StripAsciiWhitespace(ReadText(path)), &value) ? value : 0;
+  return absl::SimpleAtoi(ReadText(path), &value) ? value : 0;  // SimpleAtoi skips blanks
 }
 
 // The tightest quota on the way from the process's folder up to the root. Inside a container the folder may not be

@@ -1,15 +1,15 @@
 // The parsing behind AvailableCores().
 #pragma once
 
-#include <string_view>
+#include "absl/strings/string_view.h"
 
 namespace evenkeel::internal {
 
 // Cores of a quota: quota / period rounded up, at least 1. 0 when there is no limit or no sense in the text.
 int CoresOfQuota(long long quota_us, long long period_us);
 // cgroup v2's cpu.max: "max 100000" or "150000 100000".
-int CoresOfCpuMax(std::string_view text);
+int CoresOfCpuMax(absl::string_view text);
 // The folder of this process in a line of /proc/self/cgroup: v2 for controller "", else v1. "" when there is none.
-std::string_view CgroupFolder(std::string_view proc_self_cgroup, std::string_view controller);
+absl::string_view CgroupFolder(absl::string_view proc_self_cgroup, absl::string_view controller);
 
 }  // namespace evenkeel::internal

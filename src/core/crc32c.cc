@@ -62,8 +62,7 @@ std::uint32_t Crc32cTable(std::span<const std::byte> bytes, std::uint32_t crc) {
 
 bool HasCrc32cInstruction() { return __builtin_cpu_supports("sse4.2"); }
 
-__attribute__((target("sse4.2"))) std::uint32_t Crc32cInstruction(std::span<const std::byte> bytes,
-                                                                  std::uint32_t crc) {
+__attribute__((target("sse4.2"))) std::uint32_t Crc32cInstruction(std::span<const std::byte> bytes, std::uint32_t crc) {
   std::uint64_t state = static_cast<std::uint32_t>(~crc);
   const std::byte* p = bytes.data();
   std::size_t left = bytes.size();

@@ -25,9 +25,9 @@ std::array<std::uint32_t, 4> Philox(std::uint64_t key, std::uint64_t counter_hig
   constexpr std::uint32_t kWeyl1 = 0xBB67AE85u;
   auto key0 = static_cast<std::uint32_t>(key);
   auto key1 = static_cast<std::uint32_t>(key >> 32);
-  std::array<std::uint32_t, 4> c = {static_cast<std::uint32_t>(counter_low), static_cast<std::uint32_t>(counter_low >> 32),
-                                    static_cast<std::uint32_t>(counter_high),
-                                    static_cast<std::uint32_t>(counter_high >> 32)};
+  std::array<std::uint32_t, 4> c = {
+      static_cast<std::uint32_t>(counter_low), static_cast<std::uint32_t>(counter_low >> 32),
+      static_cast<std::uint32_t>(counter_high), static_cast<std::uint32_t>(counter_high >> 32)};
   for (int round = 0; round < 10; ++round) {
     std::uint64_t product0 = kMultiplier0 * c[0];
     std::uint64_t product1 = kMultiplier1 * c[2];

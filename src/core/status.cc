@@ -11,8 +11,7 @@ namespace evenkeel {
 absl::Status Annotate(absl::Status status, std::string_view prefix) {
   if (status.ok()) return status;
   absl::Status annotated(status.code(), absl::StrCat("[", std::string(prefix), "] ", status.message()));
-  status.ForEachPayload(
-      [&](absl::string_view url, const absl::Cord& payload) { annotated.SetPayload(url, payload); });
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { annotated.SetPayload(url, payload); });
   return annotated;
 }
 
