@@ -11,11 +11,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "evenkeel/core/role.h"
 
 namespace evenkeel {
-
-enum class Role : std::uint8_t { kChief, kPs, kWorker, kEvaluator };
-const char* ToString(Role role);  // "chief", "ps", "worker", "evaluator"
 
 struct HostPort {
   std::string host;  // name, IPv4, or IPv6 without brackets

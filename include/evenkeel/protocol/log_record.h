@@ -1,0 +1,79 @@
+// Records of the commit log, chief.wal.TERM: length and CRC-32C (4 bytes each, little endian), then the record's protobuf
+// (proto/commit_log.proto). A torn tail is cut.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "evenkeel/protocol/messages.h"
+
+namespace evenkeel {
+
+struct TermRecord {
+  Term term;
+  std::string job_id;
+  std::string spec_hash;
+  std::int64_t unix_ms = 0;
+  Version resumed_from;  // the checkpoint this term started from
+};
+struct AdmissionRecord {
+  Incarnation incarnation;
+  std::string name;
+  Rank rank;
+  MembershipEpoch epoch;
+  std::uint64_t nonce = 0;
+  std::string compute_fingerprint;
+};
+struct FenceRecord {
+  Incarnation incarnation;
+  MembershipEpoch epoch;
+  std::string reason;
+};
+struct LayoutRecord {
+  LayoutNumber layout;
+  Generation generation;
+  std::vector<ServerAddress> servers;
+};
+struct RollbackRecord {
+  Generation generation;  // the new one
+  Version checkpoint;
+};
+struct CommittedUpdate {
+  UpdateId update;
+  Rank rank;
+  Epoch epoch;
+  RangeList positions;
+  std::int64_t clock = 0;               // of its worker, after this commit
+  std::vector<Version> computed_on;     // one a server
+};
+struct CommitRecord {
+  Decision decision;
+  std::vector<CommittedUpdate> updates;  // in the decision's order
+  double loss_sum = 0;
+};
+struct CheckpointRecord {
+  Version version;
+};
+struct EndRecord {
+  std::string status;
+  std::string message;
+};
+using LogRecord =
+    std::variant<TermRecord, AdmissionRecord, FenceRecord, LayoutRecord, RollbackRecord, CommitRecord, CheckpointRecord,
+                 EndRecord>;
+
+// Frame and record, ready to append.
+std::string EncodeLogRecord(const LogRecord& record);
+
+struct DecodedLog {
+  std::vector<LogRecord> records;
+  std::size_t valid_bytes = 0;  // up to the end of the last whole record; the rest is a torn tail
+};
+// Errors: kDataLoss when a damaged record is followed by whole ones (not a torn tail), with its offset.
+absl::StatusOr<DecodedLog> DecodeLog(std::span<const std::byte> bytes);
+
+}  // namespace evenkeel

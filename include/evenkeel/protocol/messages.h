@@ -1,0 +1,348 @@
+// The conversation of chief, servers, workers and evaluator, as plain data. proto/evenkeel.proto is its wire form.
+//
+// Every message carries an Envelope. Messages may be lost with their stream, duplicated, delayed and reordered; whoever
+// receives one applies it at most once and answers a repeated one as it did before.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "evenkeel/core/ids.h"
+#include "evenkeel/core/ranges.h"
+#include "evenkeel/core/role.h"
+#include "evenkeel/core/specs.h"
+
+namespace evenkeel {
+
+struct Envelope {
+  std::string job_id;     // 32 hex digits; empty until the chief has told it (Join)
+  std::string spec_hash;  // 64 hex digits
+  Term term;              // the sender's newest; 0 until known
+  Generation generation;
+  LayoutNumber layout;
+  Incarnation sender;     // the chief's is 0
+  MembershipEpoch membership_epoch;  // informs only
+};
+
+// --- member -> chief ------------------------------------------------------------------------------------------------
+
+// First message on a stream to the chief, repeated after a reconnect with the same nonce.
+struct Join {
+  Role role = Role::kWorker;
+  std::string name;          // "worker:1", "ps:0", "chief:0" (a training chief's worker); unique among the living
+  int index = -1;            // in the cluster file; -1: unlisted
+  std::uint64_t nonce = 0;   // one life of one process
+  std::string experiment_json;  // canonical, so that a mismatch can name the field
+  std::string address;       // ps: "host:port" where it serves
+  // Workers: what they read and compute. The first worker's is adopted, the others' compared.
+  std::int64_t samples = 0;  // in the training set
+  std::string data_fingerprint;
+  std::string data_statistics_json;
+  std::vector<TensorSpec> tensors;
+  std::string compute_fingerprint;
+};
+
+// A worker has its data open and its streams to all servers up, and waits for tickets.
+struct Ready {};
+
+// Extends the lease. `state` is what the process does or waits for ("waiting for ticket"), since_ms how long already.
+struct Renew {
+  std::string state;
+  std::int64_t since_ms = 0;
+};
+
+struct Leave {
+  std::string reason;
+};
+
+// How a step went, seconds.
+struct StepReport {
+  UpdateId update;
+  std::int64_t samples = 0;
+  double input_seconds = 0;    // waiting for the batch
+  double pull_seconds = 0;
+  double compute_seconds = 0;  // forward and backward
+  double stage_seconds = 0;    // after backward, until all is handed to the transport
+};
+
+struct EvalReport {
+  Version version;
+  std::vector<std::pair<std::string, double>> metrics;
+  bool final_score = false;  // of the job's last checkpoint
+  bool stop = false;         // early stopping asks to end the job
+  std::string reason;
+  // The best so far.
+  Version best_version;
+  std::string best_metric;
+  double best_value = 0;
+};
+
+// Anyone, without joining.
+struct StatusRequest {};
+
+// --- chief -> member ------------------------------------------------------------------------------------------------
+
+struct ServerAddress {
+  std::string address;
+  Incarnation incarnation;
+};
+
+// Answers Join. A worker is not admitted yet: it connects to the servers and sends Ready.
+struct Welcome {
+  Incarnation incarnation;
+  std::string job_id;
+  std::string experiment_json;
+  std::int64_t lease_ms = 0;
+  std::int64_t renew_ms = 0;
+  // Workers:
+  std::vector<ServerAddress> servers;  // in layout order
+  std::vector<TensorSpec> tensors;
+  std::int64_t bucket_bytes = 0;
+  std::uint64_t seed = 0;
+};
+
+struct Admitted {
+  Rank rank;
+};
+
+// Work on these samples. Provisional: input may be read ahead, nothing computed; a later Ticket replaces it.
+struct Ticket {
+  UpdateId update;
+  Epoch epoch;
+  RangeList positions;
+  bool bound = false;
+  Version version;                // bound: compute on this version or a newer one
+  std::int64_t deadline_ms = 0;   // bound: the holder is fenced after so long
+};
+
+// Binds the provisional ticket of the same update.
+struct Bind {
+  UpdateId update;
+  Version version;
+  std::int64_t deadline_ms = 0;
+};
+
+// What became of a bound ticket.
+struct Outcome {
+  UpdateId update;
+  bool committed = false;  // false: dropped; its samples went back
+  Version version;         // committed: the version that holds it
+};
+
+enum class RefuseReason : std::uint8_t {
+  kRetry,             // not now; the same again later
+  kForeignJob,
+  kOtherExperiment,
+  kOtherModel,
+  kOtherData,
+  kStaleIncarnation,
+  kStaleTerm,
+  kStaleGeneration,
+  kStaleLayout,
+  kNameTaken,
+  kJobEnded,
+  kMalformed,
+};
+const char* ToString(RefuseReason reason);
+
+struct Refuse {
+  RefuseReason reason = RefuseReason::kRetry;
+  std::string message;
+  // What was refused, when it was about an update.
+  UpdateId update;
+};
+
+// The job is over; everyone leaves.
+struct JobEnd {
+  bool ok = false;     // finished or stopped as told
+  std::string status;  // finished | stopped | failed
+  std::string message;
+};
+
+// To evaluators: a checkpoint is complete on disk. To servers: decisions up to it need not be kept.
+struct CheckpointDurable {
+  Version version;
+  bool final_checkpoint = false;
+};
+
+struct StatusReply {
+  std::string json;
+};
+
+// --- chief -> server ------------------------------------------------------------------------------------------------
+
+// Take this place in this layout and start from this version: initialised from the seed, or restored.
+struct Configure {
+  ServerIndex server;
+  std::uint32_t servers = 1;
+  std::vector<TensorSpec> tensors;
+  std::int64_t bucket_bytes = 0;
+  OptimizerSpec optimizer;
+  std::uint64_t seed = 0;
+  std::string model_dir;
+  bool restore = false;
+  Version checkpoint;  // restore: read this one; else commit 0 of the envelope's generation
+  Version version;     // what to publish
+};
+
+struct Member {
+  Incarnation incarnation;
+  std::string name;
+};
+
+// Live workers. `full` replaces the list; else it changes it. Fenced ones are dead for good: what they staged and is not
+// complete is void, their pins end.
+struct Members {
+  MembershipEpoch epoch;
+  bool full = false;
+  std::vector<Member> admitted;
+  std::vector<Incarnation> fenced;
+};
+
+// Updates that are to commit together, in rank order; attempt + 1 replaces the set. Answered by Sealed as soon as the
+// server can apply exactly these without anybody's help.
+struct Seal {
+  SetNumber set;
+  std::uint32_t attempt = 0;
+  std::vector<UpdateId> updates;
+};
+
+// Never to commit: what is staged of them is void, whatever still comes is refused.
+struct Drop {
+  std::vector<UpdateId> updates;
+};
+
+struct Decision {
+  Version version;  // the one it makes; applied in order, without gaps
+  SetNumber set;
+  std::uint32_t attempt = 0;
+  std::vector<UpdateId> updates;  // rank order
+  std::int64_t samples = 0;       // the divisor
+  double learning_rate = 0;
+  double clip_scale = 1;          // by global norm
+  std::uint64_t previous_hash = 0;
+  std::uint64_t hash = 0;         // chains this decision to all before it
+};
+
+// Copy the version (after applying it, before the next) into MODEL_DIR's checkpoint folder; training goes on.
+struct Snapshot {
+  Version version;
+  std::string folder;
+  std::string file;
+};
+
+// --- server -> chief ------------------------------------------------------------------------------------------------
+
+struct Configured {
+  ServerIndex server;
+  Version version;
+  std::int64_t owned_floats = 0;
+};
+
+struct MembersAck {
+  MembershipEpoch epoch;
+};
+
+// An update is complete on this server, and stays so whatever becomes of its worker.
+struct Staged {
+  UpdateId update;
+  std::int64_t samples = 0;
+  double loss_sum = 0;
+  std::int64_t non_finite = 0;
+  std::string non_finite_layer;
+  Version computed_on;  // the version that this server gave for it
+};
+
+// Squared sum of a block of the summed gradient, for clipping by global norm.
+struct BlockNorm {
+  std::int64_t begin = 0;  // floats, in the flat vector
+  double squared_sum = 0;
+};
+
+struct Sealed {
+  SetNumber set;
+  std::uint32_t attempt = 0;
+  std::vector<BlockNorm> norms;  // empty unless clip_norm > 0
+};
+
+struct Applied {
+  Version version;
+  std::uint64_t hash = 0;
+  double apply_seconds = 0;
+};
+
+struct SnapshotDone {
+  Version version;
+  std::string file;
+  std::uint64_t bytes = 0;
+  std::uint32_t crc32c = 0;
+  std::string error;  // empty: ok
+};
+
+// --- worker <-> server ----------------------------------------------------------------------------------------------
+
+// First message on a worker's stream to a server.
+struct Hello {
+  std::string name;
+};
+struct HelloAck {
+  ServerIndex server;
+  Version version;
+};
+
+// One bucket's gradient sum on this server's stripe; payload: float32, little endian, the stripe's length. Buckets may
+// come in any order; the update is complete with all buckets whose stripe here is not empty, and the closing message.
+struct Stage {
+  UpdateId update;
+  std::uint32_t attempt = 0;
+  std::int32_t bucket = 0;  // -1: closing message without payload
+  bool closing = false;     // carries the fields below
+  std::int64_t samples = 0;
+  double loss_sum = 0;
+  std::int64_t non_finite = 0;
+  std::string non_finite_layer;
+  Version computed_on;
+};
+
+// Answers a closing Stage.
+struct StageAck {
+  UpdateId update;
+  std::uint32_t attempt = 0;
+  bool complete = false;
+  std::vector<std::int32_t> missing;  // buckets to send again
+};
+
+// Answered by one PullData a non-empty stripe, all from one version, at least the one asked for; then a last one with
+// bucket -1 and no payload. The server waits for the version until `deadline_ms`, then refuses with kRetry.
+struct Pull {
+  std::uint64_t request = 0;
+  Version at_least;
+  std::int64_t deadline_ms = 0;
+};
+struct PullData {
+  std::uint64_t request = 0;
+  Version version;
+  std::int32_t bucket = 0;
+};
+
+using Body = std::variant<Join, Ready, Renew, Leave, StepReport, EvalReport, StatusRequest,                      //
+                          Welcome, Admitted, Ticket, Bind, Outcome, Refuse, JobEnd, CheckpointDurable, StatusReply,  //
+                          Configure, Members, Seal, Drop, Decision, Snapshot,                                    //
+                          Configured, MembersAck, Staged, Sealed, Applied, SnapshotDone,                         //
+                          Hello, HelloAck, Stage, StageAck, Pull, PullData>;
+
+struct Message {
+  Envelope envelope;
+  Body body;
+};
+
+// "Stage", for logs.
+const char* NameOf(const Body& body);
+
+// The chained hash of a decision: previous_hash mixed with every other field.
+std::uint64_t HashDecision(const Decision& decision);
+
+}  // namespace evenkeel

@@ -1,0 +1,105 @@
+// Bidirectional streams of messages between two processes. The roles speak through this interface; rooms under
+// transport/ implement it.
+//
+// Threading: Send and Close are thread-safe. A handler's calls come one at a time for a stream, from the transport's
+// threads; handlers must not block. Order within a stream is kept.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "evenkeel/core/clock.h"
+#include "evenkeel/protocol/messages.h"
+
+namespace evenkeel {
+
+// Bytes to send without a copy: they stay unchanged while `owner` is held, which the transport drops once it needs them no
+// more.
+struct PayloadOut {
+  std::span<const std::byte> bytes;
+  std::shared_ptr<const void> owner;
+};
+
+// Bytes received, in pieces; valid during the handler's call only.
+class PayloadIn {
+ public:
+  PayloadIn() = default;
+  explicit PayloadIn(std::span<const std::span<const std::byte>> pieces) : pieces_(pieces) {
+    for (const auto& piece : pieces_) size_ += piece.size();
+  }
+  std::size_t size() const { return size_; }
+  std::span<const std::span<const std::byte>> pieces() const { return pieces_; }
+  // Requires out.size() == size().
+  void CopyTo(std::span<std::byte> out) const;
+
+ private:
+  std::span<const std::span<const std::byte>> pieces_;
+  std::size_t size_ = 0;
+};
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  // Queues the message and returns. Errors: kUnavailable once closed; kResourceExhausted when the queue's bound is reached
+  // (the stream is then closed: a peer that reads nothing must not fill our memory).
+  virtual absl::Status Send(Message message, PayloadOut payload = {}) = 0;
+  // Ends the stream after what is queued; OnClosed follows. Idempotent.
+  virtual void Close() = 0;
+  virtual std::string peer() const = 0;
+};
+
+class StreamHandler {
+ public:
+  virtual ~StreamHandler() = default;
+  virtual void OnMessage(Stream& stream, Message message, const PayloadIn& payload) = 0;
+  // Exactly once, after the last OnMessage. Ok: the peer closed in good order.
+  virtual void OnClosed(Stream& stream, const absl::Status& status) = 0;
+};
+
+// Which contract of proto/ a stream speaks.
+enum class Service : std::uint8_t { kChief, kParameterServer };
+
+// Gives the handler of a stream that a peer opened. The stream may be kept; it lives as long as anyone holds it.
+using Acceptor = std::function<std::shared_ptr<StreamHandler>(std::shared_ptr<Stream>)>;
+
+class Listener {
+ public:
+  virtual ~Listener() = default;  // shuts down
+  virtual int port() const = 0;   // the real one
+  // Refuses new streams, lets queued messages go out until the deadline, then closes all; returns when every handler has
+  // had its OnClosed.
+  virtual void Shutdown(Duration grace) = 0;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  // `address`: "host:port"; port 0: any free one. Errors: kInvalidArgument or kUnavailable name the address ("port 2222 is
+  // in use").
+  virtual absl::StatusOr<std::unique_ptr<Listener>> Listen(Service service, const std::string& address,
+                                                           Acceptor acceptor) = 0;
+  // Returns at once; a connection that cannot be made within `timeout` ends in OnClosed(kUnavailable naming the address).
+  virtual std::shared_ptr<Stream> Connect(Service service, const std::string& address,
+                                          std::shared_ptr<StreamHandler> handler, Duration timeout) = 0;
+};
+
+// Delays between attempts: exponential from `first` to `cap`, each drawn from [0.5, 1) of it.
+class Backoff {
+ public:
+  Backoff(Duration first, Duration cap, std::uint64_t seed) : first_(first), cap_(cap), seed_(seed) {}
+  Duration Next();
+  void Reset() { attempt_ = 0; }
+
+ private:
+  Duration first_, cap_;
+  std::uint64_t seed_;
+  std::uint64_t attempt_ = 0, drawn_ = 0;
+};
+
+}  // namespace evenkeel
