@@ -1,14 +1,15 @@
 #include "evenkeel/core/ranges.h"
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
 namespace evenkeel {
 
 std::string ToString(const RangeList& ranges) {
-  return absl::StrJoin(ranges, " ", [](std::string* out, const PositionRange& range) {
-    absl::StrAppend(out, "[", range.begin, ",", range.end, ")");
-  });
+  std::string text;
+  for (const PositionRange& range : ranges) {
+    absl::StrAppend(&text, text.empty() ? "[" : " [", range.begin, ",", range.end, ")");
+  }
+  return text;
 }
 
 }  // namespace evenkeel

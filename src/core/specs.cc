@@ -1,5 +1,7 @@
 #include "evenkeel/core/specs.h"
 
+#include "evenkeel/core/status.h"
+
 namespace evenkeel {
 
 std::vector<std::string> SlotNames(const OptimizerSpec& optimizer) {
@@ -12,14 +14,15 @@ std::vector<std::string> SlotNames(const OptimizerSpec& optimizer) {
     case OptimizerSpec::Kind::kAdagrad:
       return {"accumulator"};
     case OptimizerSpec::Kind::kRmsprop:
-      if (optimizer.momentum > 0) return {"square", "momentum"};
-      return {"square"};
+      if (optimizer.momentum > 0) return {"mean_square", "momentum"};
+      return {"mean_square"};
     case OptimizerSpec::Kind::kAdam:
     case OptimizerSpec::Kind::kAdamW:
       return {"m", "v"};
     case OptimizerSpec::Kind::kFtrl:
       return {"accumulator", "linear"};
   }
+  EK_CHECK_MSG(false, "unknown optimizer kind");
   return {};
 }
 

@@ -48,6 +48,7 @@ struct CommittedUpdate {
   Epoch epoch;
   RangeList positions;
   std::int64_t clock = 0;               // of its worker, after this commit
+  CommitNumber bound_at;                // newest decided commit when the ticket was bound
   std::vector<Version> computed_on;     // one a server
 };
 struct CommitRecord {
