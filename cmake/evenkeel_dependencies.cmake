@@ -1,13 +1,14 @@
-# Third-party libraries. Protobuf is found in MODULE mode: Debian ships no usable config file for it.
-find_package(Threads REQUIRED)
-find_package(absl CONFIG REQUIRED)
-find_package(Protobuf REQUIRED)
-find_package(gRPC CONFIG REQUIRED)
-find_package(spdlog CONFIG REQUIRED)
-find_package(CLI11 CONFIG REQUIRED)
-find_package(nlohmann_json CONFIG REQUIRED)
-find_package(Eigen3 CONFIG REQUIRED)
-find_package(dnnl CONFIG REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)
-find_package(OpenSSL REQUIRED COMPONENTS Crypto)
-find_package(ZLIB REQUIRED)
+# What the rooms link, as arguments of find_package(): for this build and, installed beside evenkeelConfig.cmake, for a
+# user's. Protobuf in MODULE mode: Debian ships no usable config file for it.
+set(EVENKEEL_DEPENDENCIES
+    "Threads"
+    "absl CONFIG"
+    "Protobuf MODULE"
+    "gRPC CONFIG"
+    "spdlog CONFIG"
+    "nlohmann_json CONFIG"
+    "Eigen3 CONFIG"
+    "dnnl CONFIG"
+    "OpenMP COMPONENTS CXX"
+    "OpenSSL COMPONENTS Crypto"
+    "ZLIB")

@@ -36,15 +36,11 @@ function(evenkeel_room)
   target_link_libraries(${target} ${scope} ${ROOM_LIBRARIES})
 endfunction()
 
-# Warnings, sanitizers and debug information, alike for rooms, apps, tests and benchmarks.
+# Warnings and code generation, alike for rooms, apps, tests and benchmarks.
 function(evenkeel_compile_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers
                                            -fno-math-errno)
   if(EVENKEEL_WARNINGS_AS_ERRORS)
     target_compile_options(${target} PRIVATE -Werror)
-  endif()
-  if(EVENKEEL_SANITIZE)
-    target_compile_options(${target} PUBLIC -fsanitize=${EVENKEEL_SANITIZE} -fno-omit-frame-pointer)
-    target_link_options(${target} PUBLIC -fsanitize=${EVENKEEL_SANITIZE})
   endif()
 endfunction()
