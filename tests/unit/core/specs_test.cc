@@ -13,9 +13,9 @@ TEST_CASE("an optimizer names its slots", "[core][specs]") {
   spec.kind = OptimizerSpec::Kind::kAdam;
   CHECK(SlotNames(spec) == std::vector<std::string>{"m", "v"});
   spec.kind = OptimizerSpec::Kind::kRmsprop;
-  CHECK(SlotNames(spec) == std::vector<std::string>{"square", "momentum"});
+  CHECK(SlotNames(spec) == std::vector<std::string>{"mean_square", "momentum"});
   spec.momentum = 0;
-  CHECK(SlotNames(spec) == std::vector<std::string>{"square"});
+  CHECK(SlotNames(spec) == std::vector<std::string>{"mean_square"});
 }
 
 TEST_CASE("kinds have the names of the experiment file", "[core][specs]") {
