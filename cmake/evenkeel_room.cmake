@@ -39,7 +39,7 @@ endfunction()
 # Warnings and code generation, alike for rooms, apps, tests and benchmarks.
 function(evenkeel_compile_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers
-                                           -fno-math-errno)
+                                           -fno-math-errno $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
   if(EVENKEEL_WARNINGS_AS_ERRORS)
     target_compile_options(${target} PRIVATE -Werror)
   endif()

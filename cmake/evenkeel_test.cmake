@@ -4,11 +4,13 @@ find_package(Catch2 2 CONFIG REQUIRED)
 add_library(evenkeel_test_main STATIC ${PROJECT_SOURCE_DIR}/tests/main.cc)
 target_link_libraries(evenkeel_test_main PUBLIC Catch2::Catch2)
 
-# evenkeel_test(NAME unit_chief SOURCES a_test.cc ROOMS chief [LABELS fast] [TIMEOUT 60] [LIBRARIES ...])
+# evenkeel_test(NAME unit_chief SOURCES a_test.cc ROOMS chief [LABELS fast] [TIMEOUT 60] [LIBRARIES ...] [SERIAL])
 #
-# One test program and one ctest entry. Sources may include the private headers of src/.
+# One test program and one ctest entry. Sources may include the private headers of src/. TIMEOUT in seconds, several
+# times as long under a sanitizer. SERIAL runs it alone: for tests that start many processes. The label grpc keeps a
+# program that speaks gRPC away from ThreadSanitizer.
 function(evenkeel_test)
-  cmake_parse_arguments(TEST "" "NAME;TIMEOUT" "SOURCES;ROOMS;LABELS;LIBRARIES;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(TEST "SERIAL" "NAME;TIMEOUT" "SOURCES;ROOMS;LABELS;LIBRARIES;ENVIRONMENT" ${ARGN})
   add_executable(${TEST_NAME} ${TEST_SOURCES})
   set_target_properties(${TEST_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   foreach(room ${TEST_ROOMS})
@@ -22,7 +24,10 @@ function(evenkeel_test)
   if(NOT TEST_TIMEOUT)
     set(TEST_TIMEOUT 120)
   endif()
+  if(EVENKEEL_SANITIZE)
+    math(EXPR TEST_TIMEOUT "${TEST_TIMEOUT} * 6")
+  endif()
   add_test(NAME ${TEST_NAME} COMMAND ${TEST_NAME})
   set_tests_properties(${TEST_NAME} PROPERTIES TIMEOUT ${TEST_TIMEOUT} LABELS "${TEST_LABELS}"
-                                               ENVIRONMENT "${TEST_ENVIRONMENT}")
+                                               ENVIRONMENT "${TEST_ENVIRONMENT}" RUN_SERIAL ${TEST_SERIAL})
 endfunction()
