@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -19,6 +20,7 @@ struct TermRecord {
   std::string spec_hash;
   std::int64_t unix_ms = 0;
   Version resumed_from;  // the checkpoint this term started from
+  friend bool operator==(const TermRecord&, const TermRecord&) = default;
 };
 struct AdmissionRecord {
   Incarnation incarnation;
@@ -27,20 +29,24 @@ struct AdmissionRecord {
   MembershipEpoch epoch;
   std::uint64_t nonce = 0;
   std::string compute_fingerprint;
+  friend bool operator==(const AdmissionRecord&, const AdmissionRecord&) = default;
 };
 struct FenceRecord {
   Incarnation incarnation;
   MembershipEpoch epoch;
   std::string reason;
+  friend bool operator==(const FenceRecord&, const FenceRecord&) = default;
 };
 struct LayoutRecord {
   LayoutNumber layout;
   Generation generation;
   std::vector<ServerAddress> servers;
+  friend bool operator==(const LayoutRecord&, const LayoutRecord&) = default;
 };
 struct RollbackRecord {
   Generation generation;  // the new one
   Version checkpoint;
+  friend bool operator==(const RollbackRecord&, const RollbackRecord&) = default;
 };
 struct CommittedUpdate {
   UpdateId update;
@@ -50,18 +56,22 @@ struct CommittedUpdate {
   std::int64_t clock = 0;               // of its worker, after this commit
   CommitNumber bound_at;                // newest decided commit when the ticket was bound
   std::vector<Version> computed_on;     // one a server
+  friend bool operator==(const CommittedUpdate&, const CommittedUpdate&) = default;
 };
 struct CommitRecord {
   Decision decision;
   std::vector<CommittedUpdate> updates;  // in the decision's order
   double loss_sum = 0;
+  friend bool operator==(const CommitRecord&, const CommitRecord&) = default;
 };
 struct CheckpointRecord {
   Version version;
+  friend bool operator==(const CheckpointRecord&, const CheckpointRecord&) = default;
 };
 struct EndRecord {
   std::string status;
   std::string message;
+  friend bool operator==(const EndRecord&, const EndRecord&) = default;
 };
 using LogRecord =
     std::variant<TermRecord, AdmissionRecord, FenceRecord, LayoutRecord, RollbackRecord, CommitRecord, CheckpointRecord,
@@ -73,6 +83,7 @@ std::string EncodeLogRecord(const LogRecord& record);
 struct DecodedLog {
   std::vector<LogRecord> records;
   std::size_t valid_bytes = 0;  // up to the end of the last whole record; the rest is a torn tail
+  friend bool operator==(const DecodedLog&, const DecodedLog&) = default;
 };
 // Errors: kDataLoss when a damaged record is followed by whole ones (not a torn tail), with its offset.
 absl::StatusOr<DecodedLog> DecodeLog(std::span<const std::byte> bytes);

@@ -25,6 +25,7 @@ struct Envelope {
   LayoutNumber layout;
   Incarnation sender;     // the chief's is 0
   MembershipEpoch membership_epoch;  // informs only
+  friend bool operator==(const Envelope&, const Envelope&) = default;
 };
 
 // --- member -> chief ------------------------------------------------------------------------------------------------
@@ -43,19 +44,24 @@ struct Join {
   std::string data_statistics_json;
   std::vector<TensorSpec> tensors;
   std::string compute_fingerprint;
+  friend bool operator==(const Join&, const Join&) = default;
 };
 
 // A worker has its data open and its streams to all servers up, and waits for tickets.
-struct Ready {};
+struct Ready {
+  friend bool operator==(const Ready&, const Ready&) = default;
+};
 
 // Extends the lease. `state` is what the process does or waits for ("waiting for ticket"), since_ms how long already.
 struct Renew {
   std::string state;
   std::int64_t since_ms = 0;
+  friend bool operator==(const Renew&, const Renew&) = default;
 };
 
 struct Leave {
   std::string reason;
+  friend bool operator==(const Leave&, const Leave&) = default;
 };
 
 // How a step went, seconds.
@@ -66,6 +72,7 @@ struct StepReport {
   double pull_seconds = 0;
   double compute_seconds = 0;  // forward and backward
   double stage_seconds = 0;    // after backward, until all is handed to the transport
+  friend bool operator==(const StepReport&, const StepReport&) = default;
 };
 
 struct EvalReport {
@@ -78,16 +85,20 @@ struct EvalReport {
   Version best_version;
   std::string best_metric;
   double best_value = 0;
+  friend bool operator==(const EvalReport&, const EvalReport&) = default;
 };
 
 // Anyone, without joining.
-struct StatusRequest {};
+struct StatusRequest {
+  friend bool operator==(const StatusRequest&, const StatusRequest&) = default;
+};
 
 // --- chief -> member ------------------------------------------------------------------------------------------------
 
 struct ServerAddress {
   std::string address;
   Incarnation incarnation;
+  friend bool operator==(const ServerAddress&, const ServerAddress&) = default;
 };
 
 // Answers Join. A worker is not admitted yet: it connects to the servers and sends Ready.
@@ -102,10 +113,12 @@ struct Welcome {
   std::vector<TensorSpec> tensors;
   std::int64_t bucket_bytes = 0;
   std::uint64_t seed = 0;
+  friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
 struct Admitted {
   Rank rank;
+  friend bool operator==(const Admitted&, const Admitted&) = default;
 };
 
 // Work on these samples. Provisional: input may be read ahead, nothing computed; a later Ticket replaces it.
@@ -116,6 +129,7 @@ struct Ticket {
   bool bound = false;
   Version version;                // bound: compute on this version or a newer one
   std::int64_t deadline_ms = 0;   // bound: the holder is fenced after so long
+  friend bool operator==(const Ticket&, const Ticket&) = default;
 };
 
 // Binds the provisional ticket of the same update.
@@ -123,6 +137,7 @@ struct Bind {
   UpdateId update;
   Version version;
   std::int64_t deadline_ms = 0;
+  friend bool operator==(const Bind&, const Bind&) = default;
 };
 
 // What became of a bound ticket.
@@ -130,6 +145,7 @@ struct Outcome {
   UpdateId update;
   bool committed = false;  // false: dropped; its samples went back
   Version version;         // committed: the version that holds it
+  friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
 enum class RefuseReason : std::uint8_t {
@@ -153,6 +169,7 @@ struct Refuse {
   std::string message;
   // What was refused, when it was about an update.
   UpdateId update;
+  friend bool operator==(const Refuse&, const Refuse&) = default;
 };
 
 // The job is over; everyone leaves.
@@ -160,16 +177,19 @@ struct JobEnd {
   bool ok = false;     // finished or stopped as told
   std::string status;  // finished | stopped | failed
   std::string message;
+  friend bool operator==(const JobEnd&, const JobEnd&) = default;
 };
 
 // To evaluators: a checkpoint is complete on disk. To servers: decisions up to it need not be kept.
 struct CheckpointDurable {
   Version version;
   bool final_checkpoint = false;
+  friend bool operator==(const CheckpointDurable&, const CheckpointDurable&) = default;
 };
 
 struct StatusReply {
   std::string json;
+  friend bool operator==(const StatusReply&, const StatusReply&) = default;
 };
 
 // --- chief -> server ------------------------------------------------------------------------------------------------
@@ -186,11 +206,13 @@ struct Configure {
   bool restore = false;
   Version checkpoint;  // restore: read this one; else commit 0 of the envelope's generation
   Version version;     // what to publish
+  friend bool operator==(const Configure&, const Configure&) = default;
 };
 
 struct Member {
   Incarnation incarnation;
   std::string name;
+  friend bool operator==(const Member&, const Member&) = default;
 };
 
 // Live workers. `full` replaces the list; else it changes it. Fenced ones are dead for good: what they staged and is not
@@ -200,6 +222,7 @@ struct Members {
   bool full = false;
   std::vector<Member> admitted;
   std::vector<Incarnation> fenced;
+  friend bool operator==(const Members&, const Members&) = default;
 };
 
 // Updates that are to commit together, in rank order; attempt + 1 replaces the set. Answered by Sealed as soon as the
@@ -208,11 +231,13 @@ struct Seal {
   SetNumber set;
   std::uint32_t attempt = 0;
   std::vector<UpdateId> updates;
+  friend bool operator==(const Seal&, const Seal&) = default;
 };
 
 // Never to commit: what is staged of them is void, whatever still comes is refused.
 struct Drop {
   std::vector<UpdateId> updates;
+  friend bool operator==(const Drop&, const Drop&) = default;
 };
 
 struct Decision {
@@ -225,6 +250,7 @@ struct Decision {
   double clip_scale = 1;          // by global norm
   std::uint64_t previous_hash = 0;
   std::uint64_t hash = 0;         // chains this decision to all before it
+  friend bool operator==(const Decision&, const Decision&) = default;
 };
 
 // Copy the version (after applying it, before the next) into MODEL_DIR's checkpoint folder; training goes on.
@@ -232,6 +258,7 @@ struct Snapshot {
   Version version;
   std::string folder;
   std::string file;
+  friend bool operator==(const Snapshot&, const Snapshot&) = default;
 };
 
 // --- server -> chief ------------------------------------------------------------------------------------------------
@@ -240,10 +267,12 @@ struct Configured {
   ServerIndex server;
   Version version;
   std::int64_t owned_floats = 0;
+  friend bool operator==(const Configured&, const Configured&) = default;
 };
 
 struct MembersAck {
   MembershipEpoch epoch;
+  friend bool operator==(const MembersAck&, const MembersAck&) = default;
 };
 
 // An update is complete on this server, and stays so whatever becomes of its worker.
@@ -254,24 +283,28 @@ struct Staged {
   std::int64_t non_finite = 0;
   std::string non_finite_layer;
   Version computed_on;  // the version that this server gave for it
+  friend bool operator==(const Staged&, const Staged&) = default;
 };
 
 // Squared sum of a block of the summed gradient, for clipping by global norm.
 struct BlockNorm {
   std::int64_t begin = 0;  // floats, in the flat vector
   double squared_sum = 0;
+  friend bool operator==(const BlockNorm&, const BlockNorm&) = default;
 };
 
 struct Sealed {
   SetNumber set;
   std::uint32_t attempt = 0;
   std::vector<BlockNorm> norms;  // empty unless clip_norm > 0
+  friend bool operator==(const Sealed&, const Sealed&) = default;
 };
 
 struct Applied {
   Version version;
   std::uint64_t hash = 0;
   double apply_seconds = 0;
+  friend bool operator==(const Applied&, const Applied&) = default;
 };
 
 struct SnapshotDone {
@@ -280,6 +313,7 @@ struct SnapshotDone {
   std::uint64_t bytes = 0;
   std::uint32_t crc32c = 0;
   std::string error;  // empty: ok
+  friend bool operator==(const SnapshotDone&, const SnapshotDone&) = default;
 };
 
 // --- worker <-> server ----------------------------------------------------------------------------------------------
@@ -287,10 +321,12 @@ struct SnapshotDone {
 // First message on a worker's stream to a server.
 struct Hello {
   std::string name;
+  friend bool operator==(const Hello&, const Hello&) = default;
 };
 struct HelloAck {
   ServerIndex server;
   Version version;
+  friend bool operator==(const HelloAck&, const HelloAck&) = default;
 };
 
 // One bucket's gradient sum on this server's stripe; payload: float32, little endian, the stripe's length. Buckets may
@@ -305,6 +341,7 @@ struct Stage {
   std::int64_t non_finite = 0;
   std::string non_finite_layer;
   Version computed_on;
+  friend bool operator==(const Stage&, const Stage&) = default;
 };
 
 // Answers a closing Stage.
@@ -313,6 +350,7 @@ struct StageAck {
   std::uint32_t attempt = 0;
   bool complete = false;
   std::vector<std::int32_t> missing;  // buckets to send again
+  friend bool operator==(const StageAck&, const StageAck&) = default;
 };
 
 // Answered by one PullData a non-empty stripe, all from one version, at least the one asked for; then a last one with
@@ -321,11 +359,13 @@ struct Pull {
   std::uint64_t request = 0;
   Version at_least;
   std::int64_t deadline_ms = 0;
+  friend bool operator==(const Pull&, const Pull&) = default;
 };
 struct PullData {
   std::uint64_t request = 0;
   Version version;
   std::int32_t bucket = 0;
+  friend bool operator==(const PullData&, const PullData&) = default;
 };
 
 using Body = std::variant<Join, Ready, Renew, Leave, StepReport, EvalReport, StatusRequest,                      //
@@ -337,6 +377,7 @@ using Body = std::variant<Join, Ready, Renew, Leave, StepReport, EvalReport, Sta
 struct Message {
   Envelope envelope;
   Body body;
+  friend bool operator==(const Message&, const Message&) = default;
 };
 
 // "Stage", for logs.
