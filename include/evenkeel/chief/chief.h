@@ -1,0 +1,136 @@
+// The chief's decisions: who is a member, which samples go to whom, which updates commit, when to checkpoint, when the job
+// ends. Pure: events and `now` go in, actions come out; it reads no clock, starts no thread, does no I/O. A runner
+// (runtime/) or a simulator drives it.
+//
+// Threading: none; one caller at a time. The caller carries out the actions in order before it delivers the next event to
+// the same peer; sends to different peers may overtake one another.
+// Time: always passed in; call Tick no later than NextDeadline().
+// Limits: members: membership.workers_max workers that train, as many again that stand by; undecided updates: one a worker;
+// decisions that a server has not applied: 64, then no ticket binds.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "evenkeel/checkpoint/checkpoint.h"
+#include "evenkeel/config/experiment.h"
+#include "evenkeel/core/clock.h"
+#include "evenkeel/core/ids.h"
+#include "evenkeel/core/log.h"
+#include "evenkeel/metrics/sinks.h"
+#include "evenkeel/protocol/log_record.h"
+#include "evenkeel/protocol/messages.h"
+
+namespace evenkeel {
+
+struct ChiefOptions {
+  std::string job_id;     // 32 hex digits
+  Term term;              // claimed by the runner
+  Generation generation;  // of the history that starts now
+  Incarnation last_incarnation;  // the highest that any earlier term gave
+  Experiment experiment;
+  std::string model_dir;
+  std::uint32_t servers = 1;
+  // Names of the training tasks in the cluster file, in rank order: "chief:0" (where it trains), "worker:0", ...
+  std::vector<std::string> listed_workers;
+  std::vector<std::int64_t> batch_sizes;  // batch_size_list, as listed_workers; empty: none given
+  bool expects_evaluator = false;
+  std::optional<Manifest> resume;         // the checkpoint to go on from
+  std::int64_t samples_rolled_back = 0;   // committed after that checkpoint, in earlier terms
+};
+
+struct SendAction {
+  SessionId session;
+  Message message;
+};
+// After what was sent to it has gone out.
+struct CloseAction {
+  SessionId session;
+};
+struct AppendLogAction {
+  LogRecord record;
+};
+struct SyncLogAction {};
+// Write it, prune older checkpoints, then call OnManifestWritten.
+struct WriteManifestAction {
+  Manifest manifest;
+};
+struct CommitRow {
+  Version version;
+  double epoch = 0;  // passes over the data so far, with fraction
+  std::int64_t samples = 0;
+  std::int64_t samples_trained = 0;
+  double loss = 0;   // mean over the samples
+  double learning_rate = 0;
+  double seconds = 0;            // since the first ticket
+  double examples_per_second = 0;
+  std::int64_t dropped_updates = 0;
+  struct Worker {
+    std::string name;
+    Rank rank;
+    std::int64_t batch = 0;
+    double step_seconds = 0;  // newest report; 0 before the first
+    std::int64_t staleness = 0;
+  };
+  std::vector<Worker> workers;  // in rank order
+};
+struct CommitMetricsAction {
+  CommitRow row;
+};
+struct LogLineAction {
+  LogLevel level = LogLevel::kInfo;
+  std::string text;
+};
+// The job is over: let queued messages go out, then end with this status. parameters_sha256 is left to the runner.
+struct EndAction {
+  absl::Status status;
+  Summary summary;
+  std::optional<Version> final_checkpoint;
+};
+using ChiefAction = std::variant<SendAction, CloseAction, AppendLogAction, SyncLogAction, WriteManifestAction,
+                                 CommitMetricsAction, LogLineAction, EndAction>;
+using ChiefActions = std::vector<ChiefAction>;
+
+class Chief {
+ public:
+  explicit Chief(ChiefOptions options);
+  ~Chief();
+  Chief(const Chief&) = delete;
+  Chief& operator=(const Chief&) = delete;
+
+  // Once, first. Errors end the job through an EndAction (a checkpoint that does not fit the experiment).
+  ChiefActions Start(TimePoint now, std::int64_t unix_ms);
+  ChiefActions OnMessage(SessionId session, Message message, TimePoint now);
+  // A closed stream ends no membership.
+  ChiefActions OnSessionClosed(SessionId session, TimePoint now);
+  ChiefActions OnManifestWritten(Version version, const absl::Status& status, TimePoint now);
+  ChiefActions Tick(TimePoint now);
+  // SIGTERM: a checkpoint, then all leave.
+  ChiefActions Stop(const std::string& reason, TimePoint now);
+  TimePoint NextDeadline() const;
+
+  // For `evenkeel status` and progress displays: a JSON object.
+  std::string StatusJson(TimePoint now) const;
+  bool ended() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// What earlier terms' logs say about a model_dir's job, oldest record first.
+struct LogHistory {
+  std::string job_id;
+  Term last_term;
+  Generation last_generation;
+  Incarnation last_incarnation;
+  std::optional<EndRecord> end;                  // of the newest term, when it ended
+  std::vector<std::pair<Version, std::int64_t>> commits;  // surviving and rolled back: version, samples
+};
+LogHistory SummarizeLog(const std::vector<LogRecord>& records);
+
+}  // namespace evenkeel

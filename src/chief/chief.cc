@@ -1,0 +1,331 @@
+#include "evenkeel/chief/chief.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "chief/chief_impl.h"
+#include "evenkeel/core/status.h"
+
+namespace evenkeel {
+
+const char* ToString(Phase phase) {
+  switch (phase) {
+    case Phase::kGathering: return "gathering";
+    case Phase::kConfiguring: return "configuring";
+    case Phase::kRunning: return "running";
+    case Phase::kEnding: return "ending";
+    case Phase::kFinalScore: return "final_score";
+    case Phase::kEnded: return "ended";
+  }
+  return "unknown";
+}
+
+Chief::Impl::Impl(ChiefOptions o)
+    : options(std::move(o)),
+      last_incarnation(options.last_incarnation),
+      leases(options.experiment.membership.lease,
+             std::max<Duration>(std::chrono::seconds(1), options.experiment.membership.lease / 4)) {
+  servers.resize(options.servers);
+  for (std::uint32_t i = 0; i < options.servers; ++i) servers[i].name = absl::StrCat("ps:", i);
+}
+
+Chief::Chief(ChiefOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+Chief::~Chief() = default;
+
+ChiefActions Chief::Start(TimePoint now, std::int64_t unix_ms) {
+  Impl& impl = *impl_;
+  impl.now = now;
+  impl.started = now;
+  impl.last_checkpoint_at = now;
+  impl.started_unix_ms = unix_ms;
+  const MembershipConfig& membership = impl.options.experiment.membership;
+  impl.phase_deadline = now + membership.ps_timeout;
+  TermRecord term{impl.options.term, impl.options.job_id, impl.options.experiment.spec_hash, unix_ms, {}};
+  if (impl.options.resume) {
+    term.resumed_from = impl.options.resume->version;
+    impl.actions.push_back(AppendLogAction{term});
+    impl.actions.push_back(AppendLogAction{RollbackRecord{impl.options.generation, impl.options.resume->version}});
+    impl.Say(absl::StrCat("resuming job ", impl.options.job_id, " from checkpoint ",
+                          CheckpointName(impl.options.resume->version)));
+  } else {
+    impl.actions.push_back(AppendLogAction{term});
+    impl.Say(absl::StrCat("new job ", impl.options.job_id));
+  }
+  impl.Advance();
+  return std::exchange(impl.actions, {});
+}
+
+ChiefActions Chief::OnMessage(SessionId session, Message message, TimePoint now) {
+  impl_->now = now;
+  if (impl_->CheckEnvelope(session, message)) {
+    impl_->Dispatch(session, message);
+    impl_->Advance();
+  }
+  return std::exchange(impl_->actions, {});
+}
+
+ChiefActions Chief::OnSessionClosed(SessionId session, TimePoint now) {
+  Impl& impl = *impl_;
+  impl.now = now;
+  impl.waiting.erase(session);
+  impl.evaluators.erase(session);
+  if (WorkerState* worker = impl.WorkerBySession(session)) {
+    worker->session = SessionId{};
+    worker->state = "disconnected";
+    if (impl.phase != Phase::kEnded) impl.Say(absl::StrCat(worker->name, " disconnected; its lease goes on"));
+  }
+  if (ServerState* server = impl.ServerBySession(session)) {
+    server->session = SessionId{};
+    server->state = "disconnected";
+    if (impl.phase != Phase::kEnded) impl.Say(absl::StrCat(server->name, " disconnected; its lease goes on"));
+  }
+  impl.Advance();
+  return std::exchange(impl.actions, {});
+}
+
+ChiefActions Chief::OnManifestWritten(Version version, const absl::Status& status, TimePoint now) {
+  impl_->now = now;
+  impl_->ManifestWritten(version, status);
+  impl_->Advance();
+  return std::exchange(impl_->actions, {});
+}
+
+ChiefActions Chief::Tick(TimePoint now) {
+  impl_->now = now;
+  if (impl_->phase != Phase::kEnded) {
+    impl_->CheckDeadlines();
+    impl_->Advance();
+  }
+  return std::exchange(impl_->actions, {});
+}
+
+ChiefActions Chief::Stop(const std::string& reason, TimePoint now) {
+  Impl& impl = *impl_;
+  impl.now = now;
+  if (impl.phase == Phase::kRunning) {
+    impl.BeginEnd("stopped", reason);
+    impl.phase_deadline = now + impl.options.experiment.membership.drain;
+  } else if (impl.phase == Phase::kGathering || impl.phase == Phase::kConfiguring) {
+    impl.end_status = "stopped";
+    impl.end_reason = reason;
+    impl.EndJob(absl::OkStatus());
+  }
+  impl.Advance();
+  return std::exchange(impl.actions, {});
+}
+
+TimePoint Chief::NextDeadline() const {
+  const Impl& impl = *impl_;
+  if (impl.phase == Phase::kEnded) return kNever;
+  // A bound on the interval, so that a late tick can be told from a quiet time.
+  TimePoint next = impl.now + std::chrono::milliseconds(500);
+  next = std::min({next, impl.phase_deadline, impl.leases.NextExpiry()});
+  for (const auto& [id, update] : impl.updates) next = std::min(next, update.deadline);
+  return std::max(next, impl.now + std::chrono::milliseconds(1));
+}
+
+std::string Chief::StatusJson(TimePoint now) const { return impl_->StatusJson(now); }
+bool Chief::ended() const { return impl_->phase == Phase::kEnded; }
+
+// --- messages -------------------------------------------------------------------------------------------------------
+
+void Chief::Impl::Say(std::string text, LogLevel level) { actions.push_back(LogLineAction{level, std::move(text)}); }
+
+void Chief::Impl::Send(SessionId session, Body body) {
+  if (session == SessionId{}) return;
+  Message message;
+  message.envelope = Envelope{options.job_id,        options.experiment.spec_hash, options.term, options.generation,
+                              LayoutNumber(1), Incarnation{},                membership_epoch};
+  message.body = std::move(body);
+  actions.push_back(SendAction{session, std::move(message)});
+}
+
+void Chief::Impl::SendToServers(const Body& body) {
+  for (const ServerState& server : servers) Send(server.session, body);
+}
+
+void Chief::Impl::RefuseSession(SessionId session, RefuseReason reason, std::string message, bool close) {
+  Send(session, Refuse{reason, std::move(message), {}});
+  if (close) actions.push_back(CloseAction{session});
+}
+
+bool Chief::Impl::CheckEnvelope(SessionId session, const Message& message) {
+  const Envelope& envelope = message.envelope;
+  if (!envelope.job_id.empty() && envelope.job_id != options.job_id) {
+    RefuseSession(session, RefuseReason::kForeignJob,
+                  absl::StrCat("this is job ", options.job_id, "; the sender belongs to job ", envelope.job_id), true);
+    return false;
+  }
+  if (std::holds_alternative<StatusRequest>(message.body)) return true;
+  if (envelope.spec_hash != options.experiment.spec_hash) {
+    std::string difference;
+    if (const auto* join = std::get_if<Join>(&message.body)) {
+      for (const std::string& field :
+           DifferingFields(options.experiment.canonical_json, join->experiment_json)) {
+        absl::StrAppend(&difference, difference.empty() ? "; they differ in " : ", ", field);
+      }
+    }
+    RefuseSession(session, RefuseReason::kOtherExperiment,
+                  absl::StrCat("the sender's experiment is not this job's", difference), true);
+    return false;
+  }
+  if (envelope.term > options.term) {
+    RefuseSession(session, RefuseReason::kStaleTerm,
+                  absl::StrCat("this chief reigns in term ", options.term.value(), "; the sender has seen term ",
+                               envelope.term.value()),
+                  true);
+    return false;
+  }
+  if (std::holds_alternative<Join>(message.body)) return true;
+  if (phase == Phase::kEnded) {
+    Send(session, JobEnd{end_status != "failed", end_status, end_reason});
+    return false;
+  }
+  if (envelope.sender != Incarnation{}) {
+    const WorkerState* worker = WorkerBySession(session);
+    const ServerState* server = ServerBySession(session);
+    const bool current = (worker && worker->incarnation == envelope.sender) ||
+                         (server && server->incarnation == envelope.sender) || evaluators.contains(session);
+    if (!current) {
+      RefuseSession(session, RefuseReason::kStaleIncarnation,
+                    absl::StrCat("incarnation ", envelope.sender.value(), " is no member any more"), true);
+      return false;
+    }
+    if (server && envelope.generation != options.generation && server->configured) return false;
+  }
+  return true;
+}
+
+void Chief::Impl::Dispatch(SessionId session, Message& message) {
+  if (auto* join = std::get_if<Join>(&message.body)) return OnJoin(session, *join);
+  if (std::holds_alternative<StatusRequest>(message.body)) return Send(session, StatusReply{StatusJson(now)});
+  if (auto* renew = std::get_if<Renew>(&message.body)) return OnRenew(session, message.envelope, *renew);
+  if (auto* report = std::get_if<EvalReport>(&message.body)) {
+    if (evaluators.contains(session)) OnEvalReport(*report);
+    return;
+  }
+  if (ServerState* server = ServerBySession(session)) {
+    if (auto* configured = std::get_if<Configured>(&message.body)) return OnConfigured(*configured);
+    if (auto* ack = std::get_if<MembersAck>(&message.body)) {
+      server->acked = std::max(server->acked, ack->epoch);
+      return;
+    }
+    if (auto* staged = std::get_if<Staged>(&message.body)) return OnStaged(*server, *staged);
+    if (auto* sealed = std::get_if<Sealed>(&message.body)) return OnSealed(*server, *sealed);
+    if (auto* applied = std::get_if<Applied>(&message.body)) return OnApplied(*server, *applied);
+    if (auto* done = std::get_if<SnapshotDone>(&message.body)) return OnSnapshotDone(*server, *done);
+    if (std::holds_alternative<Leave>(message.body)) {
+      return Fail(absl::AbortedError(absl::StrCat(server->name, " left: ", std::get<Leave>(message.body).reason)));
+    }
+  }
+  if (WorkerState* worker = WorkerBySession(session)) {
+    if (std::holds_alternative<Ready>(message.body)) return OnReady(session);
+    if (auto* report = std::get_if<StepReport>(&message.body)) return OnStepReport(session, *report);
+    if (auto* leave = std::get_if<Leave>(&message.body)) return Fence(worker->incarnation, leave->reason, true);
+  }
+  RefuseSession(session, RefuseReason::kMalformed,
+                absl::StrCat("a ", NameOf(message.body), " message is not expected from this stream"), true);
+}
+
+void Chief::Impl::Advance() {
+  if (phase == Phase::kGathering && !tensors.empty() &&
+      std::all_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.incarnation != Incarnation{}; })) {
+    ConfigureServers();
+  }
+  if (phase == Phase::kRunning) {
+    ResolveFenced();
+    ChooseWithBackups();
+    while (phase == Phase::kRunning && CommitNext()) {
+    }
+    if (phase == Phase::kRunning && training_complete()) BeginEnd("finished", "");
+    if (phase == Phase::kRunning) Grant();
+  }
+  if (phase == Phase::kEnding) TakeFinalCheckpoint();
+  const std::string waiting_for = phase == Phase::kEnded ? "" : WaitingFor();
+  if (waiting_for != said_waiting) {
+    said_waiting = waiting_for;
+    if (!waiting_for.empty()) Say(absl::StrCat("waiting for ", waiting_for));
+  }
+}
+
+void Chief::Impl::CheckDeadlines() {
+  for (Incarnation member : leases.Expire(now)) {
+    if (workers.contains(member)) {
+      Fence(member, "its lease ended", false);
+      continue;
+    }
+    for (const ServerState& server : servers) {
+      if (server.incarnation == member) {
+        const std::string from = durable ? CheckpointName(durable->version) : "the start";
+        return Fail(absl::AbortedError(absl::StrCat(server.name, " at ", server.address,
+                                                    " is lost: its lease ended; start the job again to resume from ",
+                                                    from)));
+      }
+    }
+  }
+  std::vector<Incarnation> overdue;
+  for (const auto& [id, update] : updates) {
+    if (update.deadline <= now && !update.fenced_in && !update.staged_everywhere()) {
+      overdue.push_back(update.share.worker);
+    }
+  }
+  for (Incarnation member : overdue) {
+    Fence(member, "it did not stage its update on every server before its ticket's deadline", false);
+  }
+  if (phase_deadline > now) return;
+  phase_deadline = kNever;
+  switch (phase) {
+    case Phase::kGathering:
+    case Phase::kConfiguring:
+      return Fail(absl::DeadlineExceededError(absl::StrFormat("waited %.1f s for %s", ToSeconds(now - started),
+                                                              MissingMembers())));
+    case Phase::kRunning:
+      if (first_grant_done || AdmittedCount() + static_cast<int>(std::count_if(workers.begin(), workers.end(),
+                                  [](const auto& w) { return w.second.ready && !w.second.rank; })) <
+                                  options.experiment.membership.workers_min) {
+        if (AdmittedCount() >= options.experiment.membership.workers_min) return;
+        return Fail(absl::DeadlineExceededError(
+            absl::StrCat("waited ", ToSeconds(options.experiment.membership.join_timeout), " s for ", WaitingFor())));
+      }
+      Say(absl::StrCat("not all listed workers came in time; starting without ", MissingMembers()), LogLevel::kWarning);
+      first_grant_done = true;
+      return;
+    case Phase::kEnding:
+      return Fail(absl::DeadlineExceededError(
+          absl::StrCat("the last checkpoint was not complete in time: ", WaitingFor())));
+    case Phase::kFinalScore:
+      Say("no final score came in time; ending without it", LogLevel::kWarning);
+      return Finish();
+    case Phase::kEnded: return;
+  }
+}
+
+LogHistory SummarizeLog(const std::vector<LogRecord>& records) {
+  LogHistory history;
+  for (const LogRecord& record : records) {
+    if (const auto* term = std::get_if<TermRecord>(&record)) {
+      history.job_id = term->job_id;
+      history.last_term = std::max(history.last_term, term->term);
+      history.end.reset();
+    } else if (const auto* admission = std::get_if<AdmissionRecord>(&record)) {
+      history.last_incarnation = std::max(history.last_incarnation, admission->incarnation);
+    } else if (const auto* layout = std::get_if<LayoutRecord>(&record)) {
+      history.last_generation = std::max(history.last_generation, layout->generation);
+      for (const ServerAddress& server : layout->servers) {
+        history.last_incarnation = std::max(history.last_incarnation, server.incarnation);
+      }
+    } else if (const auto* rollback = std::get_if<RollbackRecord>(&record)) {
+      history.last_generation = std::max(history.last_generation, rollback->generation);
+    } else if (const auto* commit = std::get_if<CommitRecord>(&record)) {
+      history.last_generation = std::max(history.last_generation, commit->decision.version.generation);
+      history.commits.emplace_back(commit->decision.version, commit->decision.samples);
+    } else if (const auto* end = std::get_if<EndRecord>(&record)) {
+      history.end = *end;
+    }
+  }
+  return history;
+}
+
+}  // namespace evenkeel

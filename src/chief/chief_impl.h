@@ -1,0 +1,262 @@
+// The chief's state and its parts; each part's functions stand in a file of its own:
+// chief.cc (events, envelopes) · membership.cc · steps.cc (tickets, seals, commits) · ending.cc (checkpoints, the end) ·
+// chief_status.cc.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "chief/batch_split.h"
+#include "chief/learning_rate.h"
+#include "chief/lease_table.h"
+#include "chief/sample_ledger.h"
+#include "evenkeel/chief/chief.h"
+#include "evenkeel/protocol/layout.h"
+
+namespace evenkeel {
+
+constexpr int kMaxUnappliedDecisions = 64;
+constexpr std::size_t kEndedNoncesKept = 1024;
+
+struct ServerState {
+  std::string name;  // "ps:0"
+  std::string address;
+  std::uint64_t nonce = 0;
+  Incarnation incarnation;  // 0: has not joined
+  SessionId session;        // 0: not connected
+  bool configured = false;
+  std::int64_t owned_floats = 0;
+  CommitNumber applied;
+  MembershipEpoch acked;
+  std::string state;
+};
+
+// A share of samples cut for a worker.
+struct Share {
+  UpdateId update;
+  Incarnation worker;
+  Epoch epoch;
+  RangeList positions;
+};
+
+struct WorkerState {
+  std::string name;
+  std::uint64_t nonce = 0;
+  Incarnation incarnation;
+  SessionId session;
+  bool ready = false;
+  std::optional<Rank> rank;  // set once admitted
+  double weight = 1;         // share of the global batch
+  std::uint64_t next_sequence = 1;
+  std::int64_t clock = 0;  // commits of this worker, or the minimum when it joined
+  std::optional<UpdateId> bound;
+  std::optional<Share> provisional;
+  std::string state;
+  std::string compute_fingerprint;
+  // From step reports.
+  double step_seconds = 0;        // newest
+  double seconds_per_sample = 0;  // smoothed
+};
+
+// Sums over the whole job, kept for the summary when a worker has gone.
+struct WorkerTotals {
+  std::int64_t commits = 0, samples = 0, steps = 0;
+  double step_seconds = 0;
+};
+
+// A bound, undecided update.
+struct UpdateState {
+  Share share;
+  Rank rank;
+  SetNumber set;
+  CommitNumber bound_at;
+  TimePoint deadline = kNever;
+  std::vector<std::optional<Staged>> staged;  // by server
+  std::optional<MembershipEpoch> fenced_in;   // its worker is dead; decided when every server acknowledged this epoch
+  int staged_count() const {
+    int count = 0;
+    for (const auto& entry : staged) count += entry.has_value();
+    return count;
+  }
+  bool staged_everywhere() const { return staged_count() == static_cast<int>(staged.size()); }
+};
+
+// Updates that commit together.
+struct SetState {
+  std::uint32_t attempt = 0;
+  std::vector<UpdateId> updates;  // rank order
+  bool seal_sent = false;         // with backup workers only once the set is chosen
+  bool whole_epoch_end = false;   // bsp: takes the epoch's last positions, so everybody is waited for
+  std::vector<bool> sealed;       // by server
+  std::vector<std::vector<BlockNorm>> norms;
+};
+
+struct CheckpointInProgress {
+  Manifest manifest;                            // frozen at its version; parts filled in as they come
+  std::vector<std::optional<PartInfo>> parts;   // by server
+  bool writing_manifest = false;
+};
+
+enum class Phase {
+  kGathering,    // for servers and the first worker
+  kConfiguring,  // servers take their stripes
+  kRunning,
+  kEnding,       // last checkpoint
+  kFinalScore,
+  kEnded,
+};
+const char* ToString(Phase phase);
+
+struct Chief::Impl {
+  explicit Impl(ChiefOptions o);
+
+  // --- chief.cc
+  void Dispatch(SessionId session, Message& message);
+  bool CheckEnvelope(SessionId session, const Message& message);
+  void Send(SessionId session, Body body);
+  void SendToServers(const Body& body);
+  void RefuseSession(SessionId session, RefuseReason reason, std::string message, bool close);
+  void Say(std::string text, LogLevel level = LogLevel::kInfo);
+  // Lets everything happen that can happen now.
+  void Advance();
+  void CheckDeadlines();
+
+  // --- membership.cc
+  void OnJoin(SessionId session, Join& join);
+  void OnServerJoin(SessionId session, Join& join);
+  void OnWorkerJoin(SessionId session, Join& join);
+  bool AdoptOrCompareModel(SessionId session, const Join& join);
+  bool CheckResume();
+  void OnReady(SessionId session);
+  void OnRenew(SessionId session, const Envelope& envelope, const Renew& renew);
+  void OnConfigured(const Configured& configured);
+  void ConfigureServers();
+  void WelcomeWorker(WorkerState& worker);
+  void ResumeServerSession(ServerState& server);
+  void ResumeWorkerSession(WorkerState& worker);
+  void AdmitReady();
+  void Fence(Incarnation incarnation, const std::string& reason, bool orderly);
+  bool FirstGrantMayCome();
+  int AdmittedCount() const;
+  WorkerState* WorkerBySession(SessionId session);
+  ServerState* ServerBySession(SessionId session);
+  std::string MissingMembers() const;
+
+  // --- steps.cc
+  void OnStaged(ServerState& server, Staged& staged);
+  void OnSealed(ServerState& server, Sealed& sealed);
+  void OnApplied(ServerState& server, const Applied& applied);
+  void OnStepReport(SessionId session, const StepReport& report);
+  void ResolveFenced();
+  void DropUpdate(UpdateId id, const std::string& reason);
+  void ChooseWithBackups();
+  void SendSeal(SetNumber number, SetState& set);
+  bool CommitNext();
+  void Commit(SetNumber number);
+  double ClipScale(const SetState& set, std::int64_t samples) const;
+  void Grant();
+  void GrantBsp();
+  void GrantAsync();
+  std::optional<Share> CutShare(WorkerState& worker, Epoch epoch, std::int64_t count);
+  std::vector<Share> PlanStep(bool* last_of_epoch);
+  void BindShare(WorkerState& worker, Share share, SetNumber set, bool known);
+  void SendProvisional(WorkerState& worker, Share share);
+  void ReleaseProvisional();
+  void ReleaseProvisional(WorkerState& worker);
+  std::int64_t AsyncBatch(const WorkerState& worker) const;
+  bool WithinStaleness(const WorkerState& worker) const;
+  bool MayBindMore() const;
+  std::vector<WorkerState*> AdmittedByRank();
+  Duration TicketTime(const WorkerState& worker, std::int64_t samples) const;
+
+  // --- ending.cc
+  void MaybeCheckpoint(bool epoch_completed);
+  void StartCheckpoint();
+  Manifest FreezeManifest() const;
+  void OnSnapshotDone(ServerState& server, const SnapshotDone& done);
+  void ManifestWritten(Version version, const absl::Status& status);
+  void OnEvalReport(const EvalReport& report);
+  void BeginEnd(std::string status, std::string reason);
+  void TakeFinalCheckpoint();
+  void AfterFinalCheckpoint();
+  void Finish();
+  void Fail(absl::Status status);
+  void EndJob(absl::Status status);
+  Summary MakeSummary() const;
+  std::string EncodeState() const;
+  absl::Status LoadState(const Manifest& manifest);
+
+  // --- chief_status.cc
+  std::string StatusJson(TimePoint at) const;
+  std::string WaitingFor() const;
+
+  Version version() const { return Version{options.generation, commit}; }
+  bool training_complete() const {
+    const TrainConfig& train = options.experiment.train;
+    return ledger->Finished() || (train.max_commits > 0 && static_cast<std::int64_t>(commit.value()) >= train.max_commits);
+  }
+
+  // --- constant after construction
+  ChiefOptions options;
+
+  // --- of the call in progress
+  TimePoint now{};
+  ChiefActions actions;
+
+  // --- the job
+  Phase phase = Phase::kGathering;
+  TimePoint phase_deadline = kNever;
+  TimePoint started{};                 // Start()
+  std::int64_t started_unix_ms = 0;
+  std::optional<TimePoint> first_ticket;
+  std::vector<TensorSpec> tensors;     // empty until the first worker described the model
+  std::string data_fingerprint, data_statistics_json;
+  std::int64_t samples = 0;            // in the training set
+  std::optional<SampleLedger> ledger;  // with the model
+  CommitNumber commit;
+  std::uint64_t chain_hash = 0;
+  std::int64_t samples_trained = 0;
+  std::int64_t dropped_updates = 0;
+  double last_loss = 0;
+  bool any_loss = false;
+  double rate = 0;                     // examples/s, smoothed
+  std::optional<TimePoint> last_commit_at;
+
+  // --- members
+  std::vector<ServerState> servers;
+  std::map<Incarnation, WorkerState> workers;
+  std::set<SessionId> evaluators;
+  bool evaluator_seen = false;
+  std::map<SessionId, Join> waiting;   // workers that joined before the servers were ready
+  std::deque<std::uint64_t> ended_nonces;
+  Incarnation last_incarnation;
+  MembershipEpoch membership_epoch;
+  LeaseTable leases;
+  std::map<std::string, WorkerTotals> totals;
+  bool first_grant_done = false;
+  std::string said_waiting;            // the last "waiting for" line, so that it is said once
+
+  // --- steps
+  std::map<UpdateId, UpdateState> updates;
+  std::map<SetNumber, SetState> sets;
+  SetNumber last_set;
+  std::uint64_t provisional_returns = 0;  // ledger returns() when the provisional plan was made
+  std::vector<Incarnation> provisional_members;
+  std::deque<Decision> unapplied;  // by at least one server
+
+  // --- checkpoints and the end
+  std::optional<CheckpointInProgress> checkpoint;
+  std::optional<Manifest> durable;     // the newest complete one of this generation's history
+  bool checkpoint_due = false;
+  TimePoint last_checkpoint_at{};
+  std::string end_status, end_reason;
+  bool final_scored = false;
+  std::optional<EvalReport> last_eval;
+  std::optional<TimePoint> ended_at;
+};
+
+}  // namespace evenkeel

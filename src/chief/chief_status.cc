@@ -1,0 +1,105 @@
+// What the chief tells about the job.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "chief/chief_impl.h"
+#include "nlohmann/json.hpp"
+
+namespace evenkeel {
+
+// Whom the job waits for when it stands still, else "".
+std::string Chief::Impl::WaitingFor() const {
+  switch (phase) {
+    case Phase::kGathering:
+    case Phase::kConfiguring: return MissingMembers();
+    case Phase::kRunning: {
+      if (!first_grant_done) return MissingMembers();
+      const std::int64_t least = options.experiment.membership.workers_min;
+      if (AdmittedCount() < least) {
+        return absl::StrCat("workers: ", AdmittedCount(), " of at least ", least, " are here");
+      }
+      return "";
+    }
+    case Phase::kEnding: {
+      if (!checkpoint) return "the last checkpoint";
+      std::string names;
+      for (std::size_t i = 0; i < checkpoint->parts.size(); ++i) {
+        if (!checkpoint->parts[i]) absl::StrAppend(&names, names.empty() ? "" : ", ", servers[i].name);
+      }
+      return absl::StrCat("the last checkpoint", names.empty() ? "" : " of ", names);
+    }
+    case Phase::kFinalScore: return "the evaluator's final score";
+    case Phase::kEnded: return "";
+  }
+  return "";
+}
+
+std::string Chief::Impl::StatusJson(TimePoint at) const {
+  using Json = nlohmann::json;
+  const TrainConfig& train = options.experiment.train;
+  Json json;
+  json["job_id"] = options.job_id;
+  json["name"] = options.experiment.name;
+  json["phase"] = ToString(phase);
+  json["status"] = end_status;
+  json["reason"] = end_reason;
+  json["waiting_for"] = phase == Phase::kEnded ? "" : WaitingFor();
+  json["sync"] = ToString(train.sync.mode);
+  json["term"] = options.term.value();
+  json["generation"] = options.generation.value();
+  json["commit"] = commit.value();
+  json["membership_epoch"] = membership_epoch.value();
+  json["samples_trained"] = samples_trained;
+  json["dropped_updates"] = dropped_updates;
+  json["epoch"] = samples > 0 ? static_cast<double>(samples_trained) / static_cast<double>(samples) : 0;
+  json["epochs"] = train.epochs;
+  json["max_commits"] = train.max_commits;
+  json["samples_per_epoch"] = ledger ? Json(ledger->spent_per_epoch()) : Json::array();
+  json["loss"] = any_loss ? Json(last_loss) : Json(nullptr);
+  json["examples_per_second"] = rate;
+  double eta = -1;
+  if (rate > 0) {
+    double left = train.epochs > 0 ? static_cast<double>(train.epochs * samples - samples_trained) : 1e300;
+    if (train.max_commits > 0 && commit.value() > 0) {
+      const double per_commit = static_cast<double>(samples_trained) / static_cast<double>(commit.value());
+      left = std::min(left, per_commit * static_cast<double>(train.max_commits - static_cast<std::int64_t>(commit.value())));
+    }
+    eta = std::max(0.0, left) / rate;
+  }
+  json["eta_seconds"] = eta >= 0 ? Json(eta) : Json(nullptr);
+  json["last_checkpoint"] = durable ? Json(CheckpointName(durable->version)) : Json(nullptr);
+  json["evaluators"] = evaluators.size();
+  json["eval"] = nullptr;
+  if (last_eval) {
+    Json metrics = Json::object();
+    for (const auto& [name, value] : last_eval->metrics) metrics[name] = value;
+    json["eval"] = {{"checkpoint", CheckpointName(last_eval->version)}, {"metrics", metrics}};
+  }
+  json["servers"] = Json::array();
+  for (const ServerState& server : servers) {
+    json["servers"].push_back({{"name", server.name},
+                               {"address", server.address},
+                               {"incarnation", server.incarnation.value()},
+                               {"connected", server.session != SessionId{}},
+                               {"applied", server.applied.value()},
+                               {"owned_bytes", server.owned_floats * 4},
+                               {"state", server.state}});
+  }
+  json["workers"] = Json::array();
+  for (const auto& [incarnation, worker] : workers) {
+    Json entry{{"name", worker.name},
+               {"incarnation", incarnation.value()},
+               {"rank", worker.rank ? Json(worker.rank->value()) : Json(nullptr)},
+               {"connected", worker.session != SessionId{}},
+               {"clock", worker.clock},
+               {"step_seconds", worker.step_seconds},
+               {"state", worker.state}};
+    const TimePoint until = leases.Until(incarnation);
+    entry["lease_seconds_left"] = until == kNever ? Json(nullptr) : Json(ToSeconds(until - at));
+    entry["batch"] = worker.bound ? TotalSize(updates.at(*worker.bound).share.positions) : 0;
+    json["workers"].push_back(std::move(entry));
+  }
+  return json.dump();
+}
+
+}  // namespace evenkeel

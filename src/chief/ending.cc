@@ -1,0 +1,279 @@
+// Checkpoints, scores, and how a job ends.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "chief/chief_impl.h"
+#include "evenkeel/core/status.h"
+#include "nlohmann/json.hpp"
+
+namespace evenkeel {
+namespace {
+
+using Json = nlohmann::json;
+
+Json RangesToJson(const RangeList& ranges) {
+  Json list = Json::array();
+  for (const PositionRange& range : ranges) list.push_back({range.begin, range.end});
+  return list;
+}
+
+}  // namespace
+
+// --- checkpoints ----------------------------------------------------------------------------------------------------
+
+void Chief::Impl::MaybeCheckpoint(bool epoch_completed) {
+  const CheckpointConfig& config = options.experiment.checkpoint;
+  if (config.every_commits > 0) {
+    checkpoint_due |= static_cast<std::int64_t>(commit.value()) % config.every_commits == 0;
+  }
+  if (config.every_seconds > 0) checkpoint_due |= ToSeconds(now - last_checkpoint_at) >= config.every_seconds;
+  if (config.every_commits == 0 && config.every_seconds == 0) checkpoint_due |= epoch_completed;
+  if (checkpoint_due && !checkpoint && !training_complete()) StartCheckpoint();
+}
+
+void Chief::Impl::StartCheckpoint() {
+  checkpoint_due = false;
+  last_checkpoint_at = now;
+  checkpoint.emplace();
+  checkpoint->manifest = FreezeManifest();
+  checkpoint->parts.resize(servers.size());
+  const Version at = checkpoint->manifest.version;
+  for (std::uint32_t i = 0; i < servers.size(); ++i) {
+    Send(servers[i].session,
+         Snapshot{at, CheckpointFolder(options.model_dir, at), PartFileName(ServerIndex(i), options.servers)});
+  }
+}
+
+Manifest Chief::Impl::FreezeManifest() const {
+  Manifest manifest;
+  manifest.job_id = options.job_id;
+  manifest.spec_hash = options.experiment.spec_hash;
+  manifest.experiment_json = options.experiment.canonical_json;
+  manifest.term = options.term;
+  manifest.version = version();
+  manifest.seed = options.experiment.train.seed;
+  manifest.tensors = tensors;
+  manifest.optimizer = options.experiment.train.optimizer;
+  auto layout = ParameterLayout::Create(tensors, options.experiment.train.bucket_bytes, options.servers);
+  EK_CHECK(layout.ok());
+  manifest.parameter_floats = layout->parameter_floats();
+  manifest.total_floats = layout->total_floats();
+  manifest.data_fingerprint = data_fingerprint;
+  manifest.data_statistics_json = data_statistics_json;
+  manifest.samples_trained = samples_trained;
+  manifest.epochs = static_cast<double>(samples_trained) / static_cast<double>(samples);
+  manifest.chief_state = EncodeState();
+  manifest.created_unix_ms = started_unix_ms + (now - started) / std::chrono::milliseconds(1);
+  return manifest;
+}
+
+void Chief::Impl::OnSnapshotDone(ServerState& server, const SnapshotDone& done) {
+  if (!checkpoint || checkpoint->manifest.version != done.version || checkpoint->writing_manifest) return;
+  if (!done.error.empty()) {
+    const std::string text = absl::StrCat("checkpoint ", CheckpointName(done.version), " failed on ", server.name, ": ",
+                                          done.error);
+    checkpoint.reset();
+    if (phase == Phase::kEnding) return Fail(absl::InternalError(text));
+    return Say(text, LogLevel::kError);
+  }
+  checkpoint->parts[static_cast<std::size_t>(&server - servers.data())] = PartInfo{done.file, done.bytes, done.crc32c};
+  if (!std::all_of(checkpoint->parts.begin(), checkpoint->parts.end(), [](const auto& part) { return part.has_value(); })) {
+    return;
+  }
+  for (const auto& part : checkpoint->parts) checkpoint->manifest.parts.push_back(*part);
+  checkpoint->manifest.final = phase == Phase::kEnding && end_status == "finished" && done.version == version();
+  checkpoint->writing_manifest = true;
+  actions.push_back(SyncLogAction{});
+  actions.push_back(WriteManifestAction{checkpoint->manifest});
+}
+
+void Chief::Impl::ManifestWritten(Version at, const absl::Status& status) {
+  if (!checkpoint || checkpoint->manifest.version != at) return;
+  Manifest manifest = std::move(checkpoint->manifest);
+  checkpoint.reset();
+  if (!status.ok()) {
+    const std::string text = absl::StrCat("checkpoint ", CheckpointName(at), ": ", status.message());
+    if (phase == Phase::kEnding) return Fail(absl::InternalError(text));
+    return Say(text, LogLevel::kError);
+  }
+  actions.push_back(AppendLogAction{CheckpointRecord{at}});
+  durable = std::move(manifest);
+  SendToServers(CheckpointDurable{at, durable->final});
+  for (SessionId session : evaluators) Send(session, CheckpointDurable{at, durable->final});
+  Say(absl::StrCat("checkpoint ", CheckpointName(at), " is complete"));
+  if (checkpoint_due && phase == Phase::kRunning) StartCheckpoint();
+}
+
+// --- scores ---------------------------------------------------------------------------------------------------------
+
+void Chief::Impl::OnEvalReport(const EvalReport& report) {
+  last_eval = report;
+  std::string text = absl::StrCat("evaluator: ", CheckpointName(report.version));
+  for (const auto& [name, value] : report.metrics) absl::StrAppend(&text, " ", name, " ", value);
+  Say(text);
+  if (report.final_score) final_scored = true;
+  if (report.stop && phase == Phase::kRunning) {
+    BeginEnd("finished", absl::StrCat("early stopping: ", report.reason));
+  }
+  if (phase == Phase::kFinalScore && final_scored) Finish();
+}
+
+// --- the end --------------------------------------------------------------------------------------------------------
+
+void Chief::Impl::BeginEnd(std::string status, std::string reason) {
+  phase = Phase::kEnding;
+  phase_deadline = now + options.experiment.membership.ps_timeout;
+  end_status = std::move(status);
+  end_reason = std::move(reason);
+  ReleaseProvisional();
+  std::vector<UpdateId> open;
+  for (const auto& [id, update] : updates) open.push_back(id);
+  for (UpdateId id : open) DropUpdate(id, "the job ends");
+  Say(absl::StrCat("training is over at ", ToString(version()), end_reason.empty() ? "" : ": ", end_reason));
+}
+
+void Chief::Impl::TakeFinalCheckpoint() {
+  if (checkpoint) return;  // an earlier one is on its way
+  if (durable && durable->version == version() && (durable->final || end_status != "finished")) {
+    return AfterFinalCheckpoint();
+  }
+  if (durable && durable->version == version()) {
+    // Its parts are there already; only the manifest says more now.
+    checkpoint.emplace();
+    checkpoint->manifest = *durable;
+    checkpoint->manifest.final = true;
+    checkpoint->writing_manifest = true;
+    actions.push_back(WriteManifestAction{checkpoint->manifest});
+    return;
+  }
+  StartCheckpoint();
+}
+
+void Chief::Impl::AfterFinalCheckpoint() {
+  const bool wait = end_status == "finished" && (options.expects_evaluator || evaluator_seen) && !final_scored;
+  if (!wait) return Finish();
+  phase = Phase::kFinalScore;
+  phase_deadline = now + options.experiment.eval.final_timeout;
+}
+
+void Chief::Impl::Finish() { EndJob(absl::OkStatus()); }
+
+void Chief::Impl::Fail(absl::Status status) {
+  if (phase == Phase::kEnded) return;
+  end_status = "failed";
+  end_reason = std::string(status.message());
+  EndJob(std::move(status));
+}
+
+void Chief::Impl::EndJob(absl::Status status) {
+  phase = Phase::kEnded;
+  phase_deadline = kNever;
+  ended_at = now;
+  actions.push_back(AppendLogAction{EndRecord{end_status, end_reason}});
+  actions.push_back(SyncLogAction{});
+  Say(absl::StrCat("job ", end_status, end_reason.empty() ? "" : ": ", end_reason),
+      status.ok() ? LogLevel::kInfo : LogLevel::kError);
+  const JobEnd end{status.ok(), end_status, end_reason};
+  for (const ServerState& server : servers) Send(server.session, end);
+  for (const auto& [incarnation, worker] : workers) Send(worker.session, end);
+  for (const auto& [session, join] : waiting) Send(session, end);
+  for (SessionId session : evaluators) Send(session, end);
+  EndAction action{std::move(status), MakeSummary(), std::nullopt};
+  if (durable && durable->version == version()) action.final_checkpoint = durable->version;
+  actions.push_back(std::move(action));
+}
+
+Summary Chief::Impl::MakeSummary() const {
+  Summary summary;
+  summary.status = end_status;
+  summary.reason = end_reason;
+  summary.commits = static_cast<std::int64_t>(commit.value());
+  summary.samples_trained = samples_trained;
+  summary.dropped_updates = dropped_updates;
+  summary.samples_rolled_back = options.samples_rolled_back;
+  if (ledger) {
+    summary.epochs = ledger->completed_epochs();
+    summary.samples_per_epoch = ledger->spent_per_epoch();
+    while (!summary.samples_per_epoch.empty() && summary.samples_per_epoch.back() == 0) {
+      summary.samples_per_epoch.pop_back();
+    }
+  }
+  if (first_ticket) {
+    summary.wall_seconds = ToSeconds(last_commit_at.value_or(now) - *first_ticket);
+    std::int64_t here = 0;
+    for (const auto& [name, total] : totals) here += total.samples;
+    if (summary.wall_seconds > 0) summary.examples_per_second = static_cast<double>(here) / summary.wall_seconds;
+  }
+  if (any_loss) summary.train_loss = last_loss;
+  if (last_eval) {
+    if (last_eval->version == version()) summary.eval = last_eval->metrics;
+    if (!last_eval->best_metric.empty()) {
+      summary.best = Summary::Best{CheckpointName(last_eval->best_version), last_eval->best_metric,
+                                   last_eval->best_value};
+    }
+  }
+  for (const auto& [name, total] : totals) {
+    WorkerSummary worker;
+    worker.id = name;
+    worker.commits = total.commits;
+    worker.samples = total.samples;
+    if (total.commits > 0) worker.mean_batch = static_cast<double>(total.samples) / static_cast<double>(total.commits);
+    if (total.steps > 0) worker.mean_step_seconds = total.step_seconds / static_cast<double>(total.steps);
+    summary.workers.push_back(std::move(worker));
+  }
+  return summary;
+}
+
+// --- what a checkpoint keeps of the chief -----------------------------------------------------------------------------
+
+std::string Chief::Impl::EncodeState() const {
+  const SampleLedger::Snapshot ledger_state = ledger->Save();
+  Json state;
+  state["format"] = 1;
+  state["first_open_epoch"] = ledger_state.first_open;
+  state["spent"] = Json::array();
+  for (const RangeList& ranges : ledger_state.spent) state["spent"].push_back(RangesToJson(ranges));
+  state["spent_per_epoch"] = ledger_state.spent_per_epoch;
+  state["samples_per_epoch"] = samples;
+  state["samples_trained"] = samples_trained;
+  state["dropped_updates"] = dropped_updates;
+  state["chain_hash"] = chain_hash;
+  state["train_loss"] = any_loss ? Json(last_loss) : Json(nullptr);
+  return state.dump();
+}
+
+absl::Status Chief::Impl::LoadState(const Manifest& manifest) {
+  const Json state = Json::parse(manifest.chief_state, nullptr, /*allow_exceptions=*/false);
+  if (!state.is_object() || state.value("format", 0) != 1) {
+    return absl::DataLossError("its chief state is not of format 1");
+  }
+  try {
+    SampleLedger::Snapshot snapshot;
+    snapshot.first_open = state.at("first_open_epoch").get<std::uint64_t>();
+    snapshot.spent_per_epoch = state.at("spent_per_epoch").get<std::vector<std::int64_t>>();
+    for (const Json& epoch : state.at("spent")) {
+      RangeList ranges;
+      for (const Json& range : epoch) ranges.push_back({range.at(0).get<std::int64_t>(), range.at(1).get<std::int64_t>()});
+      snapshot.spent.push_back(std::move(ranges));
+    }
+    if (state.at("samples_per_epoch").get<std::int64_t>() != samples) {
+      return absl::InvalidArgumentError(absl::StrCat("its epochs have ", state.at("samples_per_epoch").dump(),
+                                                     " samples, the data has ", samples));
+    }
+    EK_ASSIGN_OR_RETURN(SampleLedger loaded, SampleLedger::Load(samples, options.experiment.train.epochs, snapshot));
+    ledger = std::move(loaded);
+    samples_trained = state.at("samples_trained").get<std::int64_t>();
+    dropped_updates = state.at("dropped_updates").get<std::int64_t>();
+    chain_hash = state.at("chain_hash").get<std::uint64_t>();
+    if (state.at("train_loss").is_number()) {
+      last_loss = state.at("train_loss").get<double>();
+      any_loss = true;
+    }
+  } catch (const Json::exception& error) {
+    return absl::DataLossError(absl::StrCat("its chief state is damaged: ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace evenkeel

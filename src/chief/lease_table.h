@@ -1,0 +1,37 @@
+// Leases of members: who lives until when.
+//
+// Threading: none; one caller at a time. Time is always passed in.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "evenkeel/core/clock.h"
+#include "evenkeel/core/ids.h"
+
+namespace evenkeel {
+
+class LeaseTable {
+ public:
+  // A caller that comes later than `late_after` past its last Expire held up the renewals too: that gap is not held against
+  // the members.
+  LeaseTable(Duration lease, Duration late_after) : lease_(lease), late_after_(late_after) {}
+
+  void Grant(Incarnation member, TimePoint now) { until_[member] = now + lease_; }
+  // False when the lease is not there any more: the member must join again.
+  bool Renew(Incarnation member, TimePoint now);
+  void End(Incarnation member) { until_.erase(member); }
+  // Members whose lease is over, ascending; their leases end. Extends all by the gap when the call comes late.
+  std::vector<Incarnation> Expire(TimePoint now);
+  TimePoint NextExpiry() const;
+  // kNever for an unknown member.
+  TimePoint Until(Incarnation member) const;
+
+ private:
+  Duration lease_;
+  Duration late_after_;
+  TimePoint last_ = kNever;
+  std::map<Incarnation, TimePoint> until_;
+};
+
+}  // namespace evenkeel

@@ -1,0 +1,457 @@
+// Who takes part: joins, admissions, leases, fences.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "chief/chief_impl.h"
+#include "evenkeel/core/status.h"
+
+namespace evenkeel {
+
+WorkerState* Chief::Impl::WorkerBySession(SessionId session) {
+  for (auto& [incarnation, worker] : workers) {
+    if (worker.session == session && session != SessionId{}) return &worker;
+  }
+  return nullptr;
+}
+
+ServerState* Chief::Impl::ServerBySession(SessionId session) {
+  for (ServerState& server : servers) {
+    if (server.session == session && session != SessionId{}) return &server;
+  }
+  return nullptr;
+}
+
+int Chief::Impl::AdmittedCount() const {
+  return static_cast<int>(
+      std::count_if(workers.begin(), workers.end(), [](const auto& entry) { return entry.second.rank.has_value(); }));
+}
+
+std::vector<WorkerState*> Chief::Impl::AdmittedByRank() {
+  std::vector<WorkerState*> admitted;
+  for (auto& [incarnation, worker] : workers) {
+    if (worker.rank) admitted.push_back(&worker);
+  }
+  std::sort(admitted.begin(), admitted.end(), [](auto* a, auto* b) { return *a->rank < *b->rank; });
+  return admitted;
+}
+
+std::string Chief::Impl::MissingMembers() const {
+  std::vector<std::string> missing;
+  for (const ServerState& server : servers) {
+    if (server.incarnation == Incarnation{}) {
+      missing.push_back(server.name);
+    } else if (phase == Phase::kConfiguring && !server.configured) {
+      missing.push_back(absl::StrCat(server.name, "'s stripes"));
+    }
+  }
+  for (const std::string& name : options.listed_workers) {
+    const bool here = std::any_of(workers.begin(), workers.end(), [&](const auto& entry) {
+                        return entry.second.name == name && (entry.second.ready || phase != Phase::kRunning);
+                      }) ||
+                      std::any_of(waiting.begin(), waiting.end(),
+                                  [&](const auto& entry) { return entry.second.name == name; });
+    if (!here) missing.push_back(name);
+  }
+  if (missing.size() > 8) {
+    const std::size_t more = missing.size() - 8;
+    missing.resize(8);
+    missing.push_back(absl::StrCat(more, " more"));
+  }
+  return absl::StrJoin(missing, ", ");
+}
+
+void Chief::Impl::OnJoin(SessionId session, Join& join) {
+  if (phase == Phase::kEnded) return Send(session, JobEnd{end_status != "failed", end_status, end_reason});
+  if (join.role == Role::kEvaluator) {
+    evaluators.insert(session);
+    evaluator_seen = true;
+    Send(session, Welcome{Incarnation{}, options.job_id, options.experiment.canonical_json,
+                          options.experiment.membership.lease / std::chrono::milliseconds(1),
+                          options.experiment.membership.renew / std::chrono::milliseconds(1), {}, {}, 0, 0});
+    if (durable) Send(session, CheckpointDurable{durable->version, durable->final});
+    return;
+  }
+  if (std::find(ended_nonces.begin(), ended_nonces.end(), join.nonce) != ended_nonces.end()) {
+    return RefuseSession(session, RefuseReason::kStaleIncarnation,
+                         absl::StrCat(join.name, ": this process is no member any more"), true);
+  }
+  if (join.role == Role::kPs) return OnServerJoin(session, join);
+  OnWorkerJoin(session, join);
+}
+
+void Chief::Impl::OnServerJoin(SessionId session, Join& join) {
+  const auto index = static_cast<std::size_t>(join.index);
+  if (join.index < 0 || index >= servers.size()) {
+    return RefuseSession(session, RefuseReason::kMalformed,
+                         absl::StrCat(join.name, ": the cluster has ", servers.size(), " servers"), true);
+  }
+  ServerState& server = servers[index];
+  if (server.incarnation != Incarnation{} && server.nonce == join.nonce) {
+    server.session = session;
+    return ResumeServerSession(server);
+  }
+  if (server.configured) {
+    return Fail(absl::AbortedError(absl::StrCat(server.name, " is lost: another process at ", join.address,
+                                                " took its name; start the job again to resume from its checkpoint")));
+  }
+  if (server.incarnation != Incarnation{}) {
+    leases.End(server.incarnation);
+    RefuseSession(server.session, RefuseReason::kStaleIncarnation,
+                  absl::StrCat("a newer process took the name ", server.name), true);
+  }
+  last_incarnation = last_incarnation.Next();
+  server.address = join.address;
+  server.nonce = join.nonce;
+  server.incarnation = last_incarnation;
+  server.session = session;
+  server.state = "joined";
+  leases.Grant(server.incarnation, now);
+  Say(absl::StrCat(server.name, " joined at ", server.address));
+  ResumeServerSession(server);
+}
+
+// (Re)tells a server everything that it must know; all of it is idempotent.
+void Chief::Impl::ResumeServerSession(ServerState& server) {
+  leases.Renew(server.incarnation, now);
+  Send(server.session, Welcome{server.incarnation, options.job_id, options.experiment.canonical_json,
+                               options.experiment.membership.lease / std::chrono::milliseconds(1),
+                               options.experiment.membership.renew / std::chrono::milliseconds(1), {}, {}, 0, 0});
+  if (phase == Phase::kGathering) return;
+  Members members;
+  members.epoch = membership_epoch;
+  members.full = true;
+  for (const auto& [incarnation, worker] : workers) members.admitted.push_back({incarnation, worker.name});
+  if (!server.configured) {
+    const auto index = ServerIndex(static_cast<std::uint32_t>(&server - servers.data()));
+    Configure configure;
+    configure.server = index;
+    configure.servers = options.servers;
+    configure.tensors = tensors;
+    configure.bucket_bytes = options.experiment.train.bucket_bytes;
+    configure.optimizer = options.experiment.train.optimizer;
+    configure.seed = options.experiment.train.seed;
+    configure.model_dir = options.model_dir;
+    configure.restore = options.resume.has_value();
+    if (options.resume) configure.checkpoint = options.resume->version;
+    configure.version = Version{options.generation, options.resume ? options.resume->version.commit : CommitNumber(0)};
+    Send(server.session, std::move(configure));
+  }
+  Send(server.session, std::move(members));
+  for (const auto& [number, set] : sets) {
+    if (set.seal_sent) Send(server.session, Seal{number, set.attempt, set.updates});
+  }
+  const auto index = static_cast<std::size_t>(&server - servers.data());
+  auto send_snapshot = [&] {
+    const Version at = checkpoint->manifest.version;
+    Send(server.session, Snapshot{at, CheckpointFolder(options.model_dir, at),
+                                  PartFileName(ServerIndex(static_cast<std::uint32_t>(index)), options.servers)});
+  };
+  const bool snapshot = checkpoint && !checkpoint->parts[index];
+  if (snapshot && checkpoint->manifest.version.commit <= server.applied) send_snapshot();
+  for (const Decision& decision : unapplied) {
+    if (decision.version.commit <= server.applied) continue;
+    Send(server.session, decision);
+    if (snapshot && checkpoint->manifest.version == decision.version) send_snapshot();
+  }
+}
+
+bool Chief::Impl::AdoptOrCompareModel(SessionId session, const Join& join) {
+  if (tensors.empty()) {
+    auto layout = ParameterLayout::Create(join.tensors, options.experiment.train.bucket_bytes, options.servers);
+    if (!layout.ok()) {
+      RefuseSession(session, RefuseReason::kMalformed, std::string(layout.status().message()), true);
+      return false;
+    }
+    if (join.samples < 1) {
+      RefuseSession(session, RefuseReason::kMalformed, absl::StrCat(join.name, " has no training samples"), true);
+      return false;
+    }
+    tensors = join.tensors;
+    samples = join.samples;
+    data_fingerprint = join.data_fingerprint;
+    data_statistics_json = join.data_statistics_json;
+    Say(absl::StrCat(join.name, " describes the model: ", tensors.size(), " tensors, ", layout->parameter_floats(),
+                     " floats in ", layout->buckets().size(), " buckets; ", samples, " training samples"));
+    return CheckResume();
+  }
+  if (join.tensors != tensors) {
+    std::string where = absl::StrCat("it has ", join.tensors.size(), " tensors, the job's has ", tensors.size());
+    for (std::size_t i = 0; i < std::min(tensors.size(), join.tensors.size()); ++i) {
+      if (join.tensors[i] == tensors[i]) continue;
+      where = absl::StrCat("tensor ", i, " is ", join.tensors[i].name, " ", join.tensors[i].shape.ToString(),
+                           ", the job's is ", tensors[i].name, " ", tensors[i].shape.ToString());
+      break;
+    }
+    RefuseSession(session, RefuseReason::kOtherModel, absl::StrCat(join.name, " has another model: ", where), true);
+    return false;
+  }
+  if (join.data_fingerprint != data_fingerprint || join.samples != samples) {
+    RefuseSession(session, RefuseReason::kOtherData,
+                  absl::StrCat(join.name, " reads other data: ", join.samples, " samples with fingerprint ",
+                               join.data_fingerprint, "; the job's are ", samples, " with ", data_fingerprint),
+                  true);
+    return false;
+  }
+  return true;
+}
+
+// The model and data are known: does the checkpoint fit them?
+bool Chief::Impl::CheckResume() {
+  const TrainConfig& train = options.experiment.train;
+  if (!options.resume) {
+    ledger.emplace(samples, train.epochs);
+    return true;
+  }
+  const Manifest& manifest = *options.resume;
+  const std::string name = CheckpointName(manifest.version);
+  std::string problem;
+  if (manifest.tensors != tensors) {
+    problem = "it holds another model";
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (i < manifest.tensors.size() && manifest.tensors[i] == tensors[i]) continue;
+      absl::StrAppend(&problem, ": tensor ", i, " is ",
+                      i < manifest.tensors.size() ? absl::StrCat(manifest.tensors[i].name, " ",
+                                                                 manifest.tensors[i].shape.ToString())
+                                                  : "missing",
+                      ", the experiment's is ", tensors[i].name, " ", tensors[i].shape.ToString());
+      break;
+    }
+  } else if (manifest.data_fingerprint != data_fingerprint) {
+    problem = absl::StrCat("it was trained on data ", manifest.data_fingerprint, ", the experiment's is ",
+                           data_fingerprint);
+  } else if (manifest.seed != train.seed) {
+    problem = absl::StrCat("its seed is ", manifest.seed, ", the experiment's is ", train.seed);
+  } else if (SlotNames(manifest.optimizer) != SlotNames(train.optimizer)) {
+    problem = absl::StrCat("its optimizer is ", ToString(manifest.optimizer.kind), ", the experiment's is ",
+                           ToString(train.optimizer.kind));
+  } else if (absl::Status status = LoadState(manifest); !status.ok()) {
+    problem = std::string(status.message());
+  }
+  if (problem.empty()) return true;
+  Fail(absl::InvalidArgumentError(absl::StrCat("checkpoint ", name, " in ", options.model_dir,
+                                               " does not fit the experiment: ", problem,
+                                               "; use another model_dir, or the experiment it was made with")));
+  return false;
+}
+
+void Chief::Impl::OnWorkerJoin(SessionId session, Join& join) {
+  for (auto& [incarnation, worker] : workers) {
+    if (worker.nonce != join.nonce) continue;
+    worker.session = session;
+    return ResumeWorkerSession(worker);
+  }
+  if (!AdoptOrCompareModel(session, join)) return;
+  const auto limit = static_cast<std::size_t>(2 * options.experiment.membership.workers_max);
+  if (workers.size() + waiting.size() >= limit) {
+    return RefuseSession(session, RefuseReason::kRetry,
+                         absl::StrCat("the job has ", workers.size(), " workers; membership.workers_max is ",
+                                      options.experiment.membership.workers_max),
+                         false);
+  }
+  Say(absl::StrCat(join.name, " is here"));
+  waiting[session] = std::move(join);
+  if (phase != Phase::kRunning) return;
+  Join kept = std::move(waiting.at(session));
+  waiting.erase(session);
+  for (auto& [incarnation, worker] : workers) {
+    if (worker.name == kept.name) {
+      Fence(incarnation, "a newer process took its name", false);
+      break;
+    }
+  }
+  last_incarnation = last_incarnation.Next();
+  WorkerState& worker = workers[last_incarnation];
+  worker.name = kept.name;
+  worker.nonce = kept.nonce;
+  worker.incarnation = last_incarnation;
+  worker.session = session;
+  worker.compute_fingerprint = kept.compute_fingerprint;
+  worker.state = "connecting to the servers";
+  auto listed = std::find(options.listed_workers.begin(), options.listed_workers.end(), worker.name);
+  const auto index = static_cast<std::size_t>(listed - options.listed_workers.begin());
+  if (index < options.batch_sizes.size()) {
+    worker.weight = static_cast<double>(options.batch_sizes[index]);
+  } else if (options.experiment.batching.mode == BatchingConfig::Mode::kStatic &&
+             index < options.experiment.batching.speeds.size()) {
+    worker.weight = options.experiment.batching.speeds[index];
+  }
+  leases.Grant(worker.incarnation, now);
+  membership_epoch = membership_epoch.Next();
+  SendToServers(Members{membership_epoch, false, {{worker.incarnation, worker.name}}, {}});
+  WelcomeWorker(worker);
+}
+
+void Chief::Impl::WelcomeWorker(WorkerState& worker) {
+  Welcome welcome{worker.incarnation, options.job_id, options.experiment.canonical_json,
+                  options.experiment.membership.lease / std::chrono::milliseconds(1),
+                  options.experiment.membership.renew / std::chrono::milliseconds(1), {}, tensors,
+                  options.experiment.train.bucket_bytes, options.experiment.train.seed};
+  for (const ServerState& server : servers) welcome.servers.push_back({server.address, server.incarnation});
+  Send(worker.session, std::move(welcome));
+}
+
+void Chief::Impl::ResumeWorkerSession(WorkerState& worker) {
+  leases.Renew(worker.incarnation, now);
+  WelcomeWorker(worker);
+  if (!worker.rank) return;
+  Send(worker.session, Admitted{*worker.rank});
+  if (worker.bound) {
+    const UpdateState& update = updates.at(*worker.bound);
+    const auto left = std::max<Duration>(update.deadline - now, Duration::zero());
+    Send(worker.session, Ticket{update.share.update, update.share.epoch, update.share.positions, true,
+                                Version{options.generation, update.bound_at}, left / std::chrono::milliseconds(1)});
+  }
+  if (worker.provisional) {
+    const Share& share = *worker.provisional;
+    Send(worker.session, Ticket{share.update, share.epoch, share.positions, false, {}, 0});
+  }
+}
+
+void Chief::Impl::ConfigureServers() {
+  phase = Phase::kConfiguring;
+  phase_deadline = now + options.experiment.membership.ps_timeout;
+  LayoutRecord record{LayoutNumber(1), options.generation, {}};
+  for (ServerState& server : servers) {
+    record.servers.push_back({server.address, server.incarnation});
+  }
+  actions.push_back(AppendLogAction{std::move(record)});
+  for (ServerState& server : servers) {
+    server.applied = options.resume ? options.resume->version.commit : CommitNumber(0);
+    ResumeServerSession(server);
+  }
+}
+
+void Chief::Impl::OnConfigured(const Configured& configured) {
+  if (configured.server.value() >= servers.size() || phase == Phase::kGathering) return;
+  ServerState& server = servers[configured.server.value()];
+  if (server.configured) return;
+  server.configured = true;
+  server.owned_floats = configured.owned_floats;
+  server.state = "serving";
+  if (configured.owned_floats == 0) {
+    Say(absl::StrCat(server.name, " owns nothing: there are more servers than stripes of parameters"), LogLevel::kWarning);
+  }
+  if (!std::all_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.configured; })) return;
+  phase = Phase::kRunning;
+  phase_deadline = now + options.experiment.membership.join_timeout;
+  commit = options.resume ? options.resume->version.commit : CommitNumber(0);
+  Say(absl::StrCat("all ", servers.size(), " servers hold version ", ToString(version())));
+  if (options.resume) {
+    durable = *options.resume;
+  } else {
+    StartCheckpoint();
+  }
+  std::map<SessionId, Join> joins = std::exchange(waiting, {});
+  for (auto& [session, join] : joins) OnWorkerJoin(session, join);
+}
+
+void Chief::Impl::OnReady(SessionId session) {
+  WorkerState* worker = WorkerBySession(session);
+  if (worker->ready) return;
+  worker->ready = true;
+  worker->state = "ready";
+}
+
+void Chief::Impl::OnRenew(SessionId session, const Envelope& envelope, const Renew& renew) {
+  if (evaluators.contains(session)) return;
+  if (!leases.Renew(envelope.sender, now)) {
+    return RefuseSession(session, RefuseReason::kStaleIncarnation,
+                         absl::StrCat("the lease of incarnation ", envelope.sender.value(), " has ended"), true);
+  }
+  if (WorkerState* worker = WorkerBySession(session)) worker->state = renew.state;
+  if (ServerState* server = ServerBySession(session)) server->state = renew.state;
+}
+
+bool Chief::Impl::FirstGrantMayCome() {
+  if (first_grant_done) return true;
+  for (const std::string& name : options.listed_workers) {
+    const bool ready = std::any_of(workers.begin(), workers.end(),
+                                   [&](const auto& entry) { return entry.second.name == name && entry.second.ready; });
+    if (!ready) return false;
+  }
+  first_grant_done = true;
+  phase_deadline = kNever;
+  return true;
+}
+
+// Ready workers take the lowest free ranks: listed ones in the cluster file's order, then the others as they came.
+void Chief::Impl::AdmitReady() {
+  std::vector<WorkerState*> ready;
+  std::set<Rank> taken;
+  for (auto& [incarnation, worker] : workers) {
+    if (worker.rank) {
+      taken.insert(*worker.rank);
+    } else if (worker.ready) {
+      ready.push_back(&worker);
+    }
+  }
+  if (ready.empty()) return;
+  auto place = [&](const WorkerState* worker) {
+    return std::find(options.listed_workers.begin(), options.listed_workers.end(), worker->name);
+  };
+  std::stable_sort(ready.begin(), ready.end(), [&](auto* a, auto* b) { return place(a) < place(b); });
+  std::int64_t least = 0;
+  bool any = false;
+  for (const auto& [incarnation, worker] : workers) {
+    if (!worker.rank) continue;
+    least = any ? std::min(least, worker.clock) : worker.clock;
+    any = true;
+  }
+  for (WorkerState* worker : ready) {
+    if (static_cast<std::int64_t>(taken.size()) >= options.experiment.membership.workers_max) {
+      worker->state = "standing by: membership.workers_max workers train";
+      continue;
+    }
+    Rank rank(0);
+    while (taken.contains(rank)) rank = rank.Next();
+    taken.insert(rank);
+    worker->rank = rank;
+    worker->clock = least;
+    worker->state = "admitted";
+    membership_epoch = membership_epoch.Next();
+    actions.push_back(AppendLogAction{AdmissionRecord{worker->incarnation, worker->name, rank, membership_epoch,
+                                                      worker->nonce, worker->compute_fingerprint}});
+    Send(worker->session, Admitted{rank});
+    totals.try_emplace(worker->name);
+    Say(absl::StrCat(worker->name, " admitted with rank ", rank.value(), " in membership epoch ",
+                     membership_epoch.value()));
+  }
+}
+
+void Chief::Impl::Fence(Incarnation incarnation, const std::string& reason, bool orderly) {
+  auto it = workers.find(incarnation);
+  if (it == workers.end()) return;
+  WorkerState worker = std::move(it->second);
+  if (worker.provisional) ledger->Return(worker.provisional->epoch, worker.provisional->positions);
+  workers.erase(it);
+  leases.End(incarnation);
+  membership_epoch = membership_epoch.Next();
+  if (worker.rank) actions.push_back(AppendLogAction{FenceRecord{incarnation, membership_epoch, reason}});
+  ended_nonces.push_back(worker.nonce);
+  if (ended_nonces.size() > kEndedNoncesKept) ended_nonces.pop_front();
+  SendToServers(Members{membership_epoch, false, {}, {incarnation}});
+  if (worker.bound) {
+    UpdateState& update = updates.at(*worker.bound);
+    update.fenced_in = membership_epoch;
+    update.deadline = kNever;
+  }
+  if (orderly) {
+    actions.push_back(CloseAction{worker.session});
+    Say(absl::StrCat(worker.name, " left: ", reason));
+  } else {
+    RefuseSession(worker.session, RefuseReason::kStaleIncarnation, absl::StrCat(worker.name, " is fenced: ", reason),
+                  worker.session != SessionId{});
+    Say(absl::StrCat(worker.name, " is fenced: ", reason), LogLevel::kWarning);
+  }
+  if (phase != Phase::kRunning || AdmittedCount() >= options.experiment.membership.workers_min) return;
+  if (!first_grant_done) return;
+  // Too few to go on: nothing commits until others have joined.
+  std::vector<UpdateId> all;
+  for (const auto& [id, update] : updates) all.push_back(id);
+  for (UpdateId id : all) DropUpdate(id, "too few workers");
+  phase_deadline = now + options.experiment.membership.join_timeout;
+}
+
+}  // namespace evenkeel
