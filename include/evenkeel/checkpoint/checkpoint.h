@@ -3,8 +3,8 @@
 //   MODEL_DIR/checkpoints/g1-c42/part-0-of-2.safetensors   one a server: stripes of the flat vector and of each slot
 //   MODEL_DIR/checkpoints/g1-c42/manifest.json             written last; a folder without it does not count
 //
-// A part is a safetensors file whose tensors are float32 vectors named ARRAY/BEGIN-END: elements [BEGIN, END) of the flat
-// array. ARRAY is "parameters" (the whole flat vector, statistics included) or "slot.NAME" (over the parameters
+// A part is a safetensors file whose tensors are float32 vectors named ARRAY/BEGIN-END: elements [BEGIN, END) of the
+// flat array. ARRAY is "parameters" (the whole flat vector, statistics included) or "slot.NAME" (over the parameters
 // segment). The manifest carries each part's size and CRC-32C, and its own.
 //
 // Threading: free functions are thread-safe for distinct paths; a reader is for one thread.
@@ -54,11 +54,11 @@ struct Manifest {
   std::string data_fingerprint;
   std::string data_statistics_json;
   std::int64_t samples_trained = 0;
-  double epochs = 0;             // passes over the data, with fraction
-  std::string chief_state;       // opaque to all but the chief: ledger, controller, schedule
+  double epochs = 0;        // passes over the data, with fraction
+  std::string chief_state;  // opaque to all but the chief: ledger, controller, schedule
   std::vector<PartInfo> parts;
   std::int64_t created_unix_ms = 0;
-  bool final = false;            // the job ended here
+  bool final = false;  // the job ended here
 };
 
 // "g1-c42"
@@ -68,37 +68,45 @@ absl::StatusOr<Version> ParseCheckpointName(std::string_view name);
 
 // "part-0-of-2.safetensors"
 std::string PartFileName(ServerIndex server, std::uint32_t servers);
-// Writes and syncs `folder`/`file`. The folder must exist.
+// Writes `folder`/`file` under a temporary name, syncs and renames it; streams, holding no second copy of the data. The
+// folder must exist. Empty segments leave no trace; a part without any is valid.
 absl::StatusOr<PartInfo> WritePart(Storage& storage, const std::string& folder, const std::string& file,
                                    const std::vector<PartArray>& arrays);
 
-// Writes the manifest atomically; the checkpoint counts from then on.
+// Syncs the checkpoint's folder and those above it, then writes the manifest atomically; the checkpoint counts from
+// then on. Errors: kInvalidArgument for what could not be read back (tensors that do not fit, text that is not UTF-8;
+// only chief_state may be any bytes).
 absl::Status WriteManifest(Storage& storage, const std::string& model_dir, const Manifest& manifest);
 
-// Complete checkpoints (with a readable manifest of a known format), ascending by version. A manifest that is damaged is
-// an entry of `damaged`, a sentence each.
+// Complete checkpoints (with a readable manifest of a known format), ascending by version. A manifest that is damaged
+// is an entry of `damaged`, a sentence each.
 struct CheckpointList {
   std::vector<Version> versions;
   std::vector<std::string> damaged;
 };
 absl::StatusOr<CheckpointList> ListCheckpoints(const Storage& storage, const std::string& model_dir);
+// Errors: kDataLoss names the file and what is wrong; kInvalidArgument for a format of another version; kNotFound.
 absl::StatusOr<Manifest> ReadManifest(const Storage& storage, const std::string& model_dir, Version version);
+// Takes the manifest away first, so that what a crash leaves does not count. Errors: kNotFound.
 absl::Status RemoveCheckpoint(Storage& storage, const std::string& model_dir, Version version);
 
 // The versions to delete so that keep_max newest and those whose commit is a multiple of keep_every (0: none) stay.
-// `pinned` are kept too (the best, one being read).
+// `pinned` are kept too (the best, one being read), and the newest whatever keep_max says. Commit 0 counts only while
+// it is the newest.
 std::vector<Version> CheckpointsToRemove(std::span<const Version> ascending, std::int64_t keep_max,
                                          std::int64_t keep_every, std::span<const Version> pinned);
 
 class CheckpointReader {
  public:
   // Reads the manifest and checks every part's size and checksum and that the parts cover each array exactly once.
-  // Errors: kDataLoss names the file and what is wrong; kNotFound.
+  // Reads in chunks: memory does not grow with the parts. `storage` must outlive the reader. Errors: kDataLoss names
+  // the file and what is wrong; kInvalidArgument for a format of another version; kNotFound.
   static absl::StatusOr<CheckpointReader> Open(const Storage& storage, const std::string& model_dir, Version version);
   const Manifest& manifest() const;
   // Elements [begin, begin + out.size()) of an array, from however many parts hold them.
+  // Errors: kNotFound for an array that no part holds; kOutOfRange.
   absl::Status Read(std::string_view array, std::int64_t begin, std::span<float> out) const;
-  // One tensor's values, by name.
+  // One tensor's values, by name. Errors: kNotFound.
   absl::StatusOr<std::vector<float>> ReadTensor(std::string_view name) const;
 
   CheckpointReader(CheckpointReader&&) noexcept;
