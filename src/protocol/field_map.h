@@ -2,8 +2,8 @@
 //
 //   template <class D> void Map(D& d, In<D, Plain> m, Out<D, pb::Wire> p) { EK_VALUE(a); EK_MESSAGE(b); EK_LIST(c); }
 //
-// is instantiated with D = Encoder (m -> p) and D = Decoder (p -> m). The struct's members and the proto's fields have the
-// same names.
+// is instantiated with D = Encoder (m -> p) and D = Decoder (p -> m). The struct's members and the proto's fields have
+// the same names.
 #pragma once
 
 #include <cstddef>
@@ -35,10 +35,8 @@ struct Encoder {
   }
   static std::string Value(const std::string& text) { return Utf8(text); }
   template <class T>
-    requires std::is_arithmetic_v<T>
-  static T Value(T value) {
-    return value;
-  }
+  requires std::is_arithmetic_v<T>
+  static T Value(T value) { return value; }
 };
 
 class Decoder {
@@ -64,7 +62,7 @@ class Decoder {
     out = wire;
   }
   template <class W, class T>
-    requires std::is_arithmetic_v<T>
+  requires std::is_arithmetic_v<T>
   void Value(const char* field, W wire, T& out) {
     static_assert(std::is_same_v<W, T> || (std::is_integral_v<T> && sizeof(W) == sizeof(T)));
     out = static_cast<T>(wire);
@@ -96,46 +94,46 @@ using Out = std::conditional_t<D::kEncode, T&, const T&>;
   } while (false)
 
 // An enum whose wire values are the struct's plus one; 0 is unspecified, an error.
-#define EK_ENUM(field, wire_type, last)                                                           \
-  do {                                                                                            \
-    if constexpr (D::kEncode) {                                                                   \
-      p.set_##field(static_cast<wire_type>(static_cast<int>(m.field) + 1));                       \
+#define EK_ENUM(field, wire_type, last)                                                                       \
+  do {                                                                                                        \
+    if constexpr (D::kEncode) {                                                                               \
+      p.set_##field(static_cast<wire_type>(static_cast<int>(m.field) + 1));                                   \
     } else if (static_cast<int>(p.field()) < 1 || static_cast<int>(p.field()) - 1 > static_cast<int>(last)) { \
-      d.Fail(#field, absl::StrCat("is ", static_cast<int>(p.field()), ", no known value"));       \
-    } else {                                                                                      \
-      m.field = static_cast<std::remove_cvref_t<decltype(m.field)>>(static_cast<int>(p.field()) - 1); \
-    }                                                                                             \
+      d.Fail(#field, absl::StrCat("is ", static_cast<int>(p.field()), ", no known value"));                   \
+    } else {                                                                                                  \
+      m.field = static_cast<std::remove_cvref_t<decltype(m.field)>>(static_cast<int>(p.field()) - 1);         \
+    }                                                                                                         \
   } while (false)
 
-#define EK_MESSAGE(field)                 \
-  do {                                    \
-    if constexpr (D::kEncode) {           \
+#define EK_MESSAGE(field)                    \
+  do {                                       \
+    if constexpr (D::kEncode) {              \
       Map(d, m.field, *p.mutable_##field()); \
-    } else {                              \
-      Map(d, m.field, p.field());         \
-    }                                     \
+    } else {                                 \
+      Map(d, m.field, p.field());            \
+    }                                        \
   } while (false)
 
 // A list of messages.
-#define EK_LIST(field)                                                            \
-  do {                                                                            \
-    if constexpr (D::kEncode) {                                                   \
-      for (const auto& entry : m.field) Map(d, entry, *p.add_##field());          \
-    } else if (d.Count(#field, p.field##_size())) {                               \
-      m.field.reserve(static_cast<std::size_t>(p.field##_size()));                \
-      for (const auto& entry : p.field()) Map(d, m.field.emplace_back(), entry);  \
-    }                                                                             \
+#define EK_LIST(field)                                                           \
+  do {                                                                           \
+    if constexpr (D::kEncode) {                                                  \
+      for (const auto& entry : m.field) Map(d, entry, *p.add_##field());         \
+    } else if (d.Count(#field, p.field##_size())) {                              \
+      m.field.reserve(static_cast<std::size_t>(p.field##_size()));               \
+      for (const auto& entry : p.field()) Map(d, m.field.emplace_back(), entry); \
+    }                                                                            \
   } while (false)
 
 // A list of numbers or ids.
-#define EK_VALUES(field)                                                               \
-  do {                                                                                 \
-    if constexpr (D::kEncode) {                                                        \
-      for (const auto& entry : m.field) p.add_##field(d.Value(entry));                 \
-    } else if (d.Count(#field, p.field##_size())) {                                    \
-      m.field.reserve(static_cast<std::size_t>(p.field##_size()));                     \
+#define EK_VALUES(field)                                                                  \
+  do {                                                                                    \
+    if constexpr (D::kEncode) {                                                           \
+      for (const auto& entry : m.field) p.add_##field(d.Value(entry));                    \
+    } else if (d.Count(#field, p.field##_size())) {                                       \
+      m.field.reserve(static_cast<std::size_t>(p.field##_size()));                        \
       for (const auto& entry : p.field()) d.Value(#field, entry, m.field.emplace_back()); \
-    }                                                                                  \
+    }                                                                                     \
   } while (false)
 
 // Ids and addresses, shared by messages and log records.

@@ -58,8 +58,8 @@ void FindTensors(const std::vector<TensorPlace>& places, Bucket& bucket) {
   auto first = std::partition_point(places.begin(), places.end(), [&](const TensorPlace& place) {
     return place.offset + place.count <= bucket.begin;
   });
-  auto last = std::partition_point(first, places.end(),
-                                   [&](const TensorPlace& place) { return place.offset < bucket.end; });
+  auto last =
+      std::partition_point(first, places.end(), [&](const TensorPlace& place) { return place.offset < bucket.end; });
   bucket.first_tensor = static_cast<int>(first - places.begin());
   bucket.last_tensor = static_cast<int>(last - places.begin()) - 1;
 }
@@ -68,13 +68,15 @@ void FindTensors(const std::vector<TensorPlace>& places, Bucket& bucket) {
 
 absl::StatusOr<ParameterLayout> ParameterLayout::Create(std::vector<TensorSpec> tensors, std::int64_t bucket_bytes,
                                                         std::uint32_t servers) {
-  const std::int64_t bucket_floats = bucket_bytes / static_cast<std::int64_t>(sizeof(float)) / kAlignFloats * kAlignFloats;
+  const std::int64_t bucket_floats =
+      bucket_bytes / static_cast<std::int64_t>(sizeof(float)) / kAlignFloats * kAlignFloats;
   if (bucket_floats < kAlignFloats) {
     return absl::InvalidArgumentError(
         absl::StrCat("[layout] bucket_bytes is ", bucket_bytes, "; at least ", kAlignFloats * sizeof(float)));
   }
   if (servers < 1 || servers > kMaxServers) {
-    return absl::InvalidArgumentError(absl::StrCat("[layout] ", servers, " servers; 1 to ", kMaxServers, " are possible"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("[layout] ", servers, " servers; 1 to ", kMaxServers, " are possible"));
   }
   ParameterLayout layout;
   layout.servers_ = servers;
@@ -95,7 +97,8 @@ absl::StatusOr<ParameterLayout> ParameterLayout::Create(std::vector<TensorSpec> 
     layout.places_.push_back({.offset = at, .count = tensor.shape.elements()});
     at += AlignUp(tensor.shape.elements());
     if (at > kMaxFloats) {
-      return absl::InvalidArgumentError(absl::StrCat("[layout] tensor ", tensor.name, " ends beyond ", kMaxFloats, " floats"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("[layout] tensor ", tensor.name, " ends beyond ", kMaxFloats, " floats"));
     }
   }
   layout.total_floats_ = at;

@@ -1,6 +1,6 @@
 #include "evenkeel/protocol/log_record.h"
 
-#include <cstring>
+#include <google/protobuf/stubs/logging.h>
 
 #include "absl/strings/str_cat.h"
 #include "commit_log.pb.h"
@@ -82,13 +82,13 @@ namespace {
 constexpr std::size_t kFrameBytes = 8;
 constexpr std::uint32_t kMaxRecordBytes = 1u << 28;
 
-#define EK_FOR_EACH_RECORD(X)       \
-  X(TermRecord, term, Term)         \
-  X(AdmissionRecord, admission, Admission) \
-  X(FenceRecord, fence, Fence)      \
-  X(LayoutRecord, layout, Layout)   \
-  X(RollbackRecord, rollback, Rollback) \
-  X(CommitRecord, commit, Commit)   \
+#define EK_FOR_EACH_RECORD(X)                 \
+  X(TermRecord, term, Term)                   \
+  X(AdmissionRecord, admission, Admission)    \
+  X(FenceRecord, fence, Fence)                \
+  X(LayoutRecord, layout, Layout)             \
+  X(RollbackRecord, rollback, Rollback)       \
+  X(CommitRecord, commit, Commit)             \
   X(CheckpointRecord, checkpoint, Checkpoint) \
   X(EndRecord, end, End)
 
@@ -112,8 +112,8 @@ std::span<const std::byte> WholeRecord(std::span<const std::byte> bytes, std::si
   return record;
 }
 
-// Whether a whole frame begins anywhere after `at`. A damaged length hides where, so every offset is tried; a chance match
-// of length and CRC is one in four billion.
+// Whether a whole frame begins anywhere after `at`. A damaged length hides where, so every offset is tried; a chance
+// match of length and CRC is one in four billion.
 bool WholeRecordAfter(std::span<const std::byte> bytes, std::size_t at) {
   for (std::size_t next = at + 1; next + kFrameBytes < bytes.size(); ++next) {
     if (!WholeRecord(bytes, next).empty()) return true;
@@ -123,15 +123,16 @@ bool WholeRecordAfter(std::span<const std::byte> bytes, std::size_t at) {
 
 absl::StatusOr<LogRecord> DecodeRecord(std::span<const std::byte> bytes) {
   pb_log::LogRecord packet;
+  google::protobuf::LogSilencer silencer;
   if (!packet.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return absl::DataLossError("is no evenkeel.log.v1.LogRecord");
   }
   LogRecord record;
   wire::Decoder decoder;
   switch (packet.record_case()) {
-#define EK_DECODE(type, field, name)                                       \
-  case pb_log::LogRecord::k##name:                                         \
-    wire::Map(decoder, record.emplace<type>(), packet.field());            \
+#define EK_DECODE(type, field, name)                            \
+  case pb_log::LogRecord::k##name:                              \
+    wire::Map(decoder, record.emplace<type>(), packet.field()); \
     break;
     EK_FOR_EACH_RECORD(EK_DECODE)
 #undef EK_DECODE

@@ -47,8 +47,8 @@ const char* NameOf(const Body& body) {
 }
 
 std::uint64_t HashDecision(const Decision& decision) {
-  std::uint64_t hash = MixKey(decision.previous_hash, decision.version.generation.value(),
-                              decision.version.commit.value());
+  std::uint64_t hash =
+      MixKey(decision.previous_hash, decision.version.generation.value(), decision.version.commit.value());
   hash = MixKey(hash, decision.set.value(), decision.attempt);
   hash = MixKey(hash, decision.updates.size());
   for (const UpdateId& update : decision.updates) {

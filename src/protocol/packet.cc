@@ -1,5 +1,5 @@
-// Splits packets at their payload, on protobuf's wire format: a packet is a sequence of (tag, value), tag = number * 8 +
-// type as a varint.
+// Splits packets at their payload, on protobuf's wire format: a packet is a sequence of (tag, value), tag = number * 8
+// + type as a varint.
 #include <algorithm>
 #include <cstring>
 

@@ -1,6 +1,6 @@
 #include "evenkeel/protocol/wire.h"
 
-#include <limits>
+#include <google/protobuf/stubs/logging.h>
 
 #include "evenkeel/core/status.h"
 #include "protocol/bodies.h"
@@ -373,10 +373,11 @@ std::string EncodeHeader(const Message& message) {
 
 absl::StatusOr<Message> DecodeHeader(std::span<const std::byte> bytes) {
   if (bytes.size() > kMaxHeaderBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("[decode] packet of ", bytes.size(), " bytes without payload; at most ",
-                                                   kMaxHeaderBytes, " are allowed"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "[decode] packet of ", bytes.size(), " bytes without payload; at most ", kMaxHeaderBytes, " are allowed"));
   }
   v1::Packet packet;
+  google::protobuf::LogSilencer silencer;  // a stranger's bytes must not flood the log
   if (!packet.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return absl::InvalidArgumentError(absl::StrCat("[decode] ", bytes.size(), " bytes are no evenkeel.v1.Packet"));
   }
@@ -384,9 +385,9 @@ absl::StatusOr<Message> DecodeHeader(std::span<const std::byte> bytes) {
   wire::Decoder decoder;
   wire::Map(decoder, message.envelope, packet.envelope());
   switch (packet.body_case()) {
-#define EK_DECODE(type, field)                                                     \
-  case v1::Packet::k##type:                                                        \
-    wire::Map(decoder, message.body.emplace<type>(), packet.field());              \
+#define EK_DECODE(type, field)                                        \
+  case v1::Packet::k##type:                                           \
+    wire::Map(decoder, message.body.emplace<type>(), packet.field()); \
     break;
     EK_FOR_EACH_BODY(EK_DECODE)
 #undef EK_DECODE

@@ -1,5 +1,5 @@
-// The wire form of messages: evenkeel.v1.Packet of proto/evenkeel.proto. The payload is not part of what is encoded here:
-// a transport appends it as field kPayloadField, so that its bytes are never copied.
+// The wire form of messages: evenkeel.v1.Packet of proto/evenkeel.proto. The payload is not part of what is encoded
+// here: a transport appends it as field kPayloadField, so that its bytes are never copied.
 //
 // Threading: thread-safe. Bytes come from strangers: anything malformed is an error, never a crash.
 #pragma once
@@ -25,8 +25,8 @@ constexpr std::size_t kMaxListEntries = 1 << 20;
 
 // The packet's bytes without payload. Bytes that are not UTF-8 in a string become '?'.
 std::string EncodeHeader(const Message& message);
-// A payload in `bytes` is ignored. Errors: kInvalidArgument names the field (not a packet, no known body, a value out of
-// range, a bound exceeded).
+// A payload in `bytes` is ignored. Errors: kInvalidArgument names the field (not a packet, no known body, a value out
+// of range, a bound exceeded).
 absl::StatusOr<Message> DecodeHeader(std::span<const std::byte> bytes);
 
 // Tag and length that stand before a payload of so many bytes; empty for none.
