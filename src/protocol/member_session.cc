@@ -1,0 +1,293 @@
+#include "evenkeel/protocol/member_session.h"
+
+#include <algorithm>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "evenkeel/core/log.h"
+#include "evenkeel/core/mutex.h"
+
+namespace evenkeel {
+namespace {
+
+constexpr Duration kFirstDelay = std::chrono::milliseconds(50);
+constexpr Duration kLongestDelay = std::chrono::seconds(2);
+
+}  // namespace
+
+struct MemberSession::State : std::enable_shared_from_this<State> {
+  State(MemberSessionOptions o, Transport& t, const Clock& c, Callbacks cb)
+      : options(std::move(o)), transport(t), clock(c), callbacks(std::move(cb)),
+        backoff(kFirstDelay, kLongestDelay, options.join.nonce) {
+    envelope.spec_hash = options.spec_hash;
+  }
+
+  // One attempt at a stream; late calls of an older one are ignored by its number.
+  struct Handler : StreamHandler {
+    Handler(std::weak_ptr<State> s, std::uint64_t a) : state(std::move(s)), attempt(a) {}
+    void OnMessage(Stream&, Message message, const PayloadIn&) override {
+      if (auto held = state.lock()) held->OnMessage(attempt, std::move(message));
+    }
+    void OnClosed(Stream&, const absl::Status& status) override {
+      if (auto held = state.lock()) held->OnClosed(attempt, status);
+    }
+    std::weak_ptr<State> state;
+    std::uint64_t attempt;
+  };
+
+  void Run();
+  void Connect();
+  void OnMessage(std::uint64_t from, Message message);
+  void OnClosed(std::uint64_t from, const absl::Status& status);
+  void End(const absl::Status& status);
+  TimePoint NextWake() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
+  // Constant after construction.
+  const MemberSessionOptions options;
+  Transport& transport;
+  const Clock& clock;
+  const Callbacks callbacks;
+
+  // Keeps callbacks one at a time, also across streams.
+  Mutex callback_mutex;
+
+  mutable Mutex mutex;
+  CondVar changed;
+  Backoff backoff ABSL_GUARDED_BY(mutex);
+  Envelope envelope ABSL_GUARDED_BY(mutex);
+  std::shared_ptr<Stream> stream ABSL_GUARDED_BY(mutex);
+  std::uint64_t attempt ABSL_GUARDED_BY(mutex) = 0;
+  bool welcomed ABSL_GUARDED_BY(mutex) = false;  // on this stream
+  bool stopping ABSL_GUARDED_BY(mutex) = false;
+  bool leaving ABSL_GUARDED_BY(mutex) = false;
+  bool job_ended ABSL_GUARDED_BY(mutex) = false;
+  bool ended ABSL_GUARDED_BY(mutex) = false;
+  std::optional<absl::Status> end_with ABSL_GUARDED_BY(mutex);
+  Duration renew ABSL_GUARDED_BY(mutex) = std::chrono::seconds(1);
+  TimePoint next_renew ABSL_GUARDED_BY(mutex) = kNever;
+  TimePoint next_attempt ABSL_GUARDED_BY(mutex) = kNever;
+  TimePoint lost_since ABSL_GUARDED_BY(mutex) = kNever;
+  TimePoint leave_deadline ABSL_GUARDED_BY(mutex) = kNever;
+  bool said_waiting ABSL_GUARDED_BY(mutex) = false;
+  std::string last_error ABSL_GUARDED_BY(mutex);
+  std::string doing ABSL_GUARDED_BY(mutex) = "joining";
+  TimePoint doing_since ABSL_GUARDED_BY(mutex);
+
+  std::thread thread;
+};
+
+MemberSession::MemberSession(MemberSessionOptions options, Transport& transport, const Clock& clock,
+                             Callbacks callbacks)
+    : state_(std::make_shared<State>(std::move(options), transport, clock, std::move(callbacks))) {}
+
+MemberSession::~MemberSession() {
+  std::shared_ptr<Stream> stream;
+  {
+    MutexLock lock(state_->mutex);
+    state_->stopping = true;
+    state_->ended = true;
+    ++state_->attempt;
+    stream = std::exchange(state_->stream, nullptr);
+    state_->changed.NotifyAll();
+  }
+  if (stream) stream->Close();
+  if (state_->thread.joinable()) state_->thread.join();
+  MutexLock wait_for_callback(state_->callback_mutex);
+}
+
+void MemberSession::Start() {
+  {
+    MutexLock lock(state_->mutex);
+    state_->lost_since = state_->doing_since = state_->clock.Now();
+    state_->next_attempt = state_->lost_since;
+  }
+  state_->thread = std::thread([state = state_] { state->Run(); });
+}
+
+bool MemberSession::Send(Body body) {
+  std::shared_ptr<Stream> stream;
+  Message message;
+  {
+    MutexLock lock(state_->mutex);
+    if (!state_->stream || !state_->welcomed) return false;
+    stream = state_->stream;
+    message.envelope = state_->envelope;
+  }
+  message.body = std::move(body);
+  return stream->Send(std::move(message)).ok();
+}
+
+void MemberSession::SetState(const std::string& doing) {
+  MutexLock lock(state_->mutex);
+  if (state_->doing == doing) return;
+  state_->doing = doing;
+  state_->doing_since = state_->clock.Now();
+}
+
+void MemberSession::Leave(const std::string& reason, Duration grace) {
+  {
+    MutexLock lock(state_->mutex);
+    state_->leaving = true;
+    state_->leave_deadline = state_->clock.Now() + grace;
+    state_->changed.NotifyAll();
+  }
+  if (Send(evenkeel::Leave{reason})) return;
+  MutexLock lock(state_->mutex);
+  state_->end_with = absl::OkStatus();
+  state_->changed.NotifyAll();
+}
+
+Envelope MemberSession::envelope() const {
+  MutexLock lock(state_->mutex);
+  return state_->envelope;
+}
+
+TimePoint MemberSession::State::NextWake() const {
+  TimePoint next = std::min({next_renew, next_attempt, leave_deadline});
+  if (lost_since != kNever) next = std::min(next, lost_since + options.chief_timeout);
+  return next;
+}
+
+// Renewals, attempts and deadlines, on one thread.
+void MemberSession::State::Run() {
+  for (;;) {
+    std::shared_ptr<Stream> renew_on;
+    Message renewal;
+    bool connect = false;
+    std::optional<absl::Status> end;
+    {
+      MutexLock lock(mutex);
+      while (!stopping && !end_with && clock.Now() < NextWake()) changed.WaitUntil(mutex, NextWake());
+      if (stopping) return;
+      const TimePoint now = clock.Now();
+      if (end_with) {
+        end = end_with;
+      } else if (leave_deadline <= now) {
+        end = absl::OkStatus();
+      } else if (lost_since != kNever && lost_since + options.chief_timeout <= now) {
+        end = absl::DeadlineExceededError(absl::StrFormat(
+            "waited %.1f s for the chief at %s to %s%s", ToSeconds(options.chief_timeout), options.chief_address,
+            envelope.sender == Incarnation{} ? "answer" : "come back", last_error.empty() ? "" : ": " + last_error));
+      } else if (next_attempt <= now) {
+        next_attempt = kNever;
+        connect = true;
+      } else if (next_renew <= now) {
+        next_renew = now + renew;
+        if (stream && welcomed) {
+          renew_on = stream;
+          renewal.envelope = envelope;
+          renewal.body = Renew{doing, (now - doing_since) / std::chrono::milliseconds(1)};
+        }
+      }
+    }
+    if (end) return End(*end);
+    if (connect) Connect();
+    // A stream that refuses the message is closing; OnClosed follows and reconnects.
+    if (renew_on) (void)renew_on->Send(std::move(renewal));
+  }
+}
+
+void MemberSession::State::Connect() {
+  std::uint64_t number;
+  Message message;
+  {
+    MutexLock lock(mutex);
+    number = ++attempt;
+    welcomed = false;
+    message.envelope = envelope;
+  }
+  auto handler = std::make_shared<Handler>(weak_from_this(), number);
+  std::shared_ptr<Stream> fresh =
+      transport.Connect(Service::kChief, options.chief_address, handler, options.connect_timeout);
+  message.body = options.join;
+  {
+    MutexLock lock(mutex);
+    if (attempt == number) stream = fresh;
+  }
+  (void)fresh->Send(std::move(message));  // OnClosed tells when it fails
+}
+
+void MemberSession::State::OnMessage(std::uint64_t from, Message message) {
+  MutexLock one_at_a_time(callback_mutex);
+  bool deliver = true;
+  {
+    MutexLock lock(mutex);
+    if (from != attempt || ended) return;
+    if (message.envelope.term < envelope.term) return;
+    envelope.term = message.envelope.term;
+    envelope.generation = std::max(envelope.generation, message.envelope.generation);
+    envelope.layout = std::max(envelope.layout, message.envelope.layout);
+    envelope.membership_epoch = std::max(envelope.membership_epoch, message.envelope.membership_epoch);
+    if (const auto* welcome = std::get_if<Welcome>(&message.body)) {
+      envelope.job_id = welcome->job_id;
+      envelope.sender = welcome->incarnation;
+      renew = std::max<Duration>(Milliseconds(welcome->renew_ms), std::chrono::milliseconds(1));
+      next_renew = clock.Now() + renew;
+      welcomed = true;
+      changed.NotifyAll();
+    }
+    // The chief is there, whatever it says.
+    lost_since = kNever;
+    said_waiting = false;
+    backoff.Reset();
+    if (std::holds_alternative<JobEnd>(message.body)) job_ended = true;
+    if (const auto* refuse = std::get_if<Refuse>(&message.body)) {
+      if (refuse->reason == RefuseReason::kRetry) {
+        last_error = refuse->message;
+        next_attempt = clock.Now() + backoff.Next();
+      } else if (refuse->reason == RefuseReason::kMalformed) {
+        end_with = absl::InvalidArgumentError(absl::StrCat("the chief refused: ", refuse->message));
+      } else {
+        end_with = absl::PermissionDeniedError(
+            absl::StrCat("the chief refused (", ToString(refuse->reason), "): ", refuse->message));
+      }
+      deliver = false;
+      changed.NotifyAll();
+    }
+  }
+  if (deliver) callbacks.on_message(std::move(message));
+}
+
+void MemberSession::State::OnClosed(std::uint64_t from, const absl::Status& status) {
+  bool say = false;
+  {
+    MutexLock lock(mutex);
+    if (from != attempt || ended) return;
+    stream.reset();
+    welcomed = false;
+    next_renew = kNever;
+    if (leaving || job_ended) {
+      if (!end_with) end_with = absl::OkStatus();
+    } else if (!end_with) {
+      const TimePoint now = clock.Now();
+      if (lost_since == kNever) lost_since = now;
+      last_error = std::string(status.message());
+      next_attempt = now + backoff.Next();
+      say = !std::exchange(said_waiting, true);
+    }
+    changed.NotifyAll();
+  }
+  if (say) {
+    LogInfo(absl::StrFormat("waiting for the chief at %s, at most %.1f s (%s)", options.chief_address,
+                            ToSeconds(options.chief_timeout), status.message()));
+  }
+}
+
+void MemberSession::State::End(const absl::Status& status) {
+  MutexLock one_at_a_time(callback_mutex);
+  std::shared_ptr<Stream> last;
+  {
+    MutexLock lock(mutex);
+    if (std::exchange(ended, true)) return;
+    ++attempt;
+    last = std::exchange(stream, nullptr);
+  }
+  if (last) last->Close();
+  callbacks.on_end(status);
+}
+
+}  // namespace evenkeel
