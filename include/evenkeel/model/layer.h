@@ -5,6 +5,7 @@
 // both come with the context.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -30,6 +31,19 @@ struct LayerPlan {
   std::int64_t saved_per_sample = 0;
   std::int64_t saved_fixed = 0;
   bool accepts_sparse = false;  // the first input may be CSR
+
+  // How memory may be shared; the defaults suit any layer.
+  enum class Sharing : std::uint8_t {
+    kNone,
+    kInPlace,  // output may lie where inputs[0] lies, and input_gradients[0] where output_gradient lies
+    kView,     // as kInPlace, and the elements stay as they are: nothing is written then
+  };
+  Sharing sharing = Sharing::kNone;
+  // Where false, Backward finds other data, or none, behind inputs or output.
+  bool backward_reads_inputs = true;
+  bool backward_reads_output = true;
+  // Where true, Backward finds memory behind all input gradients; those that nobody wants are discarded.
+  bool backward_writes_all_inputs = false;
 };
 
 // One call's operands. Tensors carry the batch as first dimension. During training and evaluation alike, parameters are
@@ -43,13 +57,17 @@ struct LayerContext {
   Tensor output;
   std::vector<ConstTensor> parameters;
   void* saved = nullptr;      // saved_per_sample * batch + saved_fixed elements of the backend's dtype
+  void* workspace = nullptr;  // as many bytes as WorkspaceBytes said; kept from forward to backward
   // Row keys for dropout: (seed, epoch, sample, layer) mixed; one a row.
   std::span<const std::uint64_t> row_keys;
 
+  // Sums over the batch. A statistic's is its batch value times the batch and is written by Forward when training; all
+  // others are written by Backward.
+  std::vector<Tensor> parameter_gradients;
+
   // Backward only.
   ConstTensor output_gradient;
-  std::vector<Tensor> input_gradients;      // data is null where none is wanted; to be overwritten
-  std::vector<Tensor> parameter_gradients;  // sums over the batch; a statistic's is its batch value times the batch
+  std::vector<Tensor> input_gradients;  // data is null where none is wanted; to be overwritten
 };
 
 class Layer {
@@ -57,7 +75,10 @@ class Layer {
   virtual ~Layer() = default;
   // Errors: kInvalidArgument names what does not fit, "[conv2d c1] kernel 5x5 is larger than the padded input 3x3".
   virtual absl::StatusOr<LayerPlan> Plan(std::span<const Shape> inputs) = 0;
+  // Bytes that `backend` needs from forward to backward beyond `saved`; must not fall when the batch grows.
+  virtual absl::StatusOr<std::size_t> WorkspaceBytes(Backend& backend, std::int64_t batch) { return 0; }
   virtual absl::Status Forward(LayerContext& context) = 0;
+  // Called after a training Forward of the same batch, where a trainable parameter or an input wants a gradient.
   virtual absl::Status Backward(LayerContext& context) = 0;
 };
 

@@ -37,13 +37,15 @@ struct StepResult {
   std::int64_t samples = 0;
   // Samples whose loss is NaN or infinite plus non-finite gradient elements. > 0: the update must not commit.
   std::int64_t non_finite = 0;
-  std::string non_finite_layer;  // the first layer, in backward order, with one; or "loss"
+  // The first layer, in backward order, with such a gradient; "loss" where only losses are so.
+  std::string non_finite_layer;
 };
 
 struct ModelOptions {
   Shape input;                   // of one sample
   std::int64_t label_width = 1;
   bool sparse = false;
+  std::int64_t classes = 0;  // > 0: labels are class indices below this, and the loss must have room for them
 };
 
 class Model {
