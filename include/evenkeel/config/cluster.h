@@ -38,7 +38,7 @@ struct Cluster {
   std::optional<TaskId> task;
   std::string environment;
   std::string model_dir;
-  std::vector<std::int64_t> batch_sizes;  // batch_size_list; empty, or one a training task (chief first where it trains)
+  std::vector<std::int64_t> batch_sizes;  // batch_size_list: none, or one a training task, the chief first
 };
 
 // `json`: TF_CONFIG's text. `origin` names it in errors ("TF_CONFIG", a path). `task` overrides the text's task.

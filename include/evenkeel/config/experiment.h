@@ -38,7 +38,7 @@ using Attributes = std::map<std::string, AttributeValue>;
 //                    kernel              ints     required          [height, width], >= 1
 //                    stride              ints     [1, 1]            [height, width], >= 1
 //                    padding             string   valid             same, valid, explicit
-//                    pads                ints     [0, 0, 0, 0]      [top, bottom, left, right]; meant with explicit only
+//                    pads                ints     [0, 0, 0, 0]      [top, bottom, left, right]; for explicit
 //                    groups              int      1                 >= 1
 //                    use_bias            bool     true
 //                    activation          string   none              as dense
@@ -48,7 +48,7 @@ using Attributes = std::map<std::string, AttributeValue>;
 //                    padding             string   valid             as conv2d
 //                    pads                ints     [0, 0, 0, 0]      as conv2d
 //   global_avg_pool  none
-//   batch_norm       momentum            double   0.9               [0, 1): moving = momentum * moving + (1 - momentum) * x
+//   batch_norm       momentum            double   0.9               [0, 1), weight of the old moving statistic
 //                    epsilon             double   1e-5              > 0
 //   layer_norm       epsilon             double   1e-5              > 0
 //   dropout          rate                double   required          [0, 1)
@@ -175,7 +175,7 @@ bool MetricMaximizes(std::string_view metric);
 struct EvalConfig {
   // Without loss, which is always there: accuracy, top_k:5, auc, precision, recall, mse, rmse, mae.
   std::vector<std::string> metrics;
-  std::int64_t every_commits = 0;    // scores checkpoints whose commit is at least this far from the last scored; 0: each
+  std::int64_t every_commits = 0;    // scores checkpoints at least this many commits after the last scored; 0: each
   bool newest_only = false;          // skip to the newest checkpoint when behind
   std::int64_t batch_size = 256;
   std::string best_metric;           // filled in: the first metric, or loss
