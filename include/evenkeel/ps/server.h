@@ -1,0 +1,342 @@
+// The decisions of a parameter server: which messages are obeyed, what is staged, sealed, applied and answered.
+//
+// Pure: reads no clock, starts no thread, does no I/O and sees no floats. Events and `now` go in; actions come out and are
+// to be carried out in the order given. Initialise, Restore, AllocateSlot, ComputeNorms, ApplyDecision and StartSnapshot
+// form one queue: each begins after the one before it has ended and been reported.
+//
+// Threading: none; one caller at a time.
+// Time:      always passed in.
+// Limits:    ServerOptions. What is over a limit is refused with kRetry.
+// Errors:    a contradiction (a decision that differs from the sealed set, a broken hash chain) gives Finish with a status
+//            that names the difference; after Finish no event has any effect.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "evenkeel/core/clock.h"
+#include "evenkeel/core/log.h"
+#include "evenkeel/protocol/layout.h"
+#include "evenkeel/protocol/messages.h"
+
+namespace evenkeel::ps {
+
+// A place for one worker's staged update. Numbered from 0 within a configuration; reused.
+using StageSlot = StrongId<struct StageSlotTag, std::uint32_t>;
+
+// What this server holds.
+struct Place {
+  std::shared_ptr<const ParameterLayout> layout;  // shared with the memory that is cut by it
+  ServerIndex server;
+  OptimizerSpec optimizer;
+};
+
+struct SendToChief {
+  Message message;
+};
+struct SendToWorker {
+  SessionId session;
+  Message message;
+};
+// After what was sent.
+struct CloseWorker {
+  SessionId session;
+};
+// Ends the stream to the chief and joins anew, after a delay.
+struct RejoinChief {
+  std::string reason;
+};
+// Drop all memory of the former place, take the new one. Answered by OnConfigured.
+struct Initialise {
+  Place place;
+  std::uint64_t seed = 0;
+  Version version;
+};
+struct Restore {
+  Place place;
+  std::string model_dir;
+  Version checkpoint;
+  Version version;  // what to publish
+};
+// Answered by OnSlotReady.
+struct AllocateSlot {
+  StageSlot slot;
+};
+// Squared sums of blocks of the summed gradient. Answered by OnNorms.
+struct ComputeNorms {
+  SetNumber set;
+  std::uint32_t attempt = 0;
+  std::vector<StageSlot> slots;  // rank order
+};
+// Make and publish decision.version. Answered by OnApplied.
+struct ApplyDecision {
+  Decision decision;
+  std::vector<StageSlot> slots;  // rank order
+};
+// Keep the version as it is now, write it aside. Answered by OnSnapshotWritten.
+struct StartSnapshot {
+  Snapshot snapshot;
+};
+// Send the newest published version, stripe by stripe.
+struct ServePull {
+  SessionId session;
+  std::uint64_t request = 0;
+};
+// The end, for better or worse.
+struct Finish {
+  absl::Status status;
+};
+struct LogLine {
+  LogLevel level = LogLevel::kInfo;
+  std::string text;
+};
+using Action = std::variant<SendToChief, SendToWorker, CloseWorker, RejoinChief, Initialise, Restore, AllocateSlot,
+                            ComputeNorms, ApplyDecision, StartSnapshot, ServePull, Finish, LogLine>;
+using Actions = std::vector<Action>;
+
+// Leave to write one stripe into a slot. While it is held, nothing else writes that stripe.
+struct StageWrite {
+  std::uint64_t configuration = 0;
+  StageSlot slot;
+  UpdateId update;
+  std::uint32_t attempt = 0;
+  std::int32_t bucket = 0;
+  bool closing = false;
+  SessionId session;
+};
+struct StageAnswer {
+  std::optional<StageWrite> write;  // copy the payload there, then call EndStage
+  Actions actions;
+};
+
+struct ServerOptions {
+  std::string name;       // "ps:0"
+  std::string spec_hash;  // 64 hex digits
+  std::size_t max_sessions = 4096;
+  std::size_t max_held_pulls = 16;  // a session
+  std::size_t max_sets = 4096;
+  std::size_t max_future_decisions = 256;
+  std::size_t max_kept_decisions = 1 << 16;
+  std::size_t max_remembered = 1 << 16;  // finished updates, fenced incarnations
+  Duration max_pull_wait = std::chrono::minutes(10);
+};
+
+class Server {
+ public:
+  explicit Server(ServerOptions options);
+
+  Actions OnChiefMessage(const Message& message, TimePoint now);
+  // Hello and Pull; anything else but Stage is refused.
+  Actions OnWorkerMessage(SessionId session, const Message& message, TimePoint now);
+  // A Stage and the length of its payload. Duplicates, late and foreign ones give no write.
+  StageAnswer BeginStage(SessionId session, const Envelope& envelope, const Stage& stage, std::size_t payload_bytes,
+                         TimePoint now);
+  Actions EndStage(const StageWrite& write, TimePoint now);
+  Actions OnWorkerClosed(SessionId session, TimePoint now);
+
+  Actions OnConfigured(Version version, const absl::Status& status, TimePoint now);
+  Actions OnSlotReady(StageSlot slot, const absl::Status& status, TimePoint now);
+  Actions OnNorms(SetNumber set, std::uint32_t attempt, std::vector<BlockNorm> norms, TimePoint now);
+  Actions OnApplied(Version version, double apply_seconds, TimePoint now);
+  // An error in `done` is the chief's to judge.
+  Actions OnSnapshotWritten(const SnapshotDone& done, TimePoint now);
+
+  // Refuses the pulls whose deadline has passed.
+  Actions Tick(TimePoint now);
+  TimePoint NextDeadline() const;
+
+  // What goes on every message of this server.
+  Envelope MakeEnvelope() const;
+  // What the process does or waits for.
+  Renew State(TimePoint now) const;
+  // How often the chief wants a Renew; 0 before the first Welcome.
+  Duration renew_interval() const { return renew_interval_; }
+  bool welcomed() const { return welcomed_; }
+  bool ended() const { return ended_; }
+  Version published() const { return published_; }
+  // Decisions that no durable checkpoint covers yet, oldest first.
+  const std::deque<Decision>& kept_decisions() const { return kept_; }
+
+ private:
+  enum class BucketState : std::uint8_t { kMissing, kWriting, kReceived };
+  struct Staging {
+    UpdateId update;
+    std::uint32_t attempt = 0;
+    std::vector<BucketState> buckets;
+    int received = 0;  // of the non-empty stripes
+    bool complete = false;
+    std::optional<Stage> closing;
+    SessionId ack_session;  // gets a StageAck on completion
+    bool ack_owed = false;
+  };
+  struct Worker {
+    std::string name;
+    bool live = true;  // false: fenced, kept for its complete update's sake
+    std::optional<StageSlot> slot;
+    std::optional<Staging> staging;
+    std::uint64_t next_sequence = 0;  // above every update that was staged, decided or dropped
+  };
+  struct Slot {
+    bool ready = false;
+    int writers = 0;
+    int readers = 0;  // sums in progress
+    Incarnation owner;  // 0: free
+  };
+  struct SealSet {
+    enum class State { kWaiting, kNorms, kAnswered };
+    std::uint32_t attempt = 0;
+    std::vector<UpdateId> updates;
+    State state = State::kWaiting;
+    std::vector<BlockNorm> norms;
+  };
+  struct HeldPull {
+    std::uint64_t request = 0;
+    Incarnation incarnation;
+    Version at_least;
+    TimePoint deadline;
+  };
+  struct Session {
+    Incarnation incarnation;
+    std::vector<HeldPull> pulls;
+  };
+  struct InFlight {
+    Version version;
+    std::uint64_t hash = 0;
+    std::vector<StageSlot> slots;
+  };
+  struct NormsInFlight {
+    SetNumber set;
+    std::uint32_t attempt = 0;
+    std::vector<StageSlot> slots;
+  };
+  struct PendingAck {
+    MembershipEpoch epoch;
+    std::vector<StageSlot> waits_for;
+  };
+
+  // Ends an event: notes the state and hands the actions over.
+  Actions Take(TimePoint now);
+  std::string StateText() const;
+  void ToChief(Body body);
+  void ToWorker(SessionId session, Body body);
+  void RefuseWorker(SessionId session, RefuseReason reason, std::string text, UpdateId update = {});
+  void RefuseChief(RefuseReason reason, std::string text);
+  void Say(LogLevel level, std::string text);
+  void Fail(absl::Status status);
+
+  // server_chief.cc
+  bool AcceptChiefEnvelope(const Message& message);
+  void OnWelcome(const Envelope& envelope, const Welcome& welcome);
+  void OnRefuse(const Refuse& refuse);
+  void OnConfigure(const Envelope& envelope, const Configure& configure);
+  void OnMembers(const Members& members);
+  void OnSeal(const Seal& seal);
+  void OnDrop(const Drop& drop);
+  void OnDecision(const Decision& decision);
+  void OnSnapshot(const Snapshot& snapshot);
+  void OnJobEnd(const JobEnd& end);
+  void StartTerm(Term term);
+  void ResetPlace();
+  void SendConfigured();
+  void Resend();
+  void AcceptDecision(const Decision& decision);
+  std::string DifferenceFromSealed(const Decision& decision) const;
+  void CheckSet(SetNumber number, SealSet& set);
+  void AnswerSeal(SetNumber number, const SealSet& set);
+  void EraseFinishedSets();
+  void FlushMembersAcks();
+  void Admit(const Member& member, std::vector<StageSlot>& new_slots);
+  void Fence(Incarnation incarnation);
+
+  // server_worker.cc
+  struct Refusal {
+    RefuseReason reason;
+    std::string text;
+  };
+  std::optional<Refusal> CheckJob(const Envelope& envelope) const;
+  std::optional<Refusal> CheckPlace(const Envelope& envelope) const;
+  // kRetry for a worker that may be admitted yet, kStaleIncarnation for one that is dead.
+  std::optional<Refusal> CheckIncarnation(const Envelope& envelope) const;
+  void OnHello(SessionId session, const Envelope& envelope, const Hello& hello);
+  void OnPull(SessionId session, const Envelope& envelope, const Pull& pull, TimePoint now);
+  void ServeHeldPulls();
+  bool OpenStaging(SessionId session, Worker& worker, const Stage& stage);
+  std::optional<StageWrite> Receive(SessionId session, Worker& worker, const Stage& stage);
+  void TryComplete(Worker& worker);
+  void SendStageAck(SessionId session, Staging& staging);
+  void SendStaged(const Staging& staging);
+  void FinishUpdate(const UpdateId& update, bool decided);
+  bool IsFinished(const UpdateId& update) const { return finished_.contains(update); }
+  Worker* Find(Incarnation incarnation);
+  const Staging* FindComplete(const UpdateId& update) const;
+  std::optional<StageSlot> GiveSlot(Incarnation owner);  // the slot to wait for, if it is new
+  void MaybeReleaseSlot(Incarnation incarnation);
+  void ReadersDone(const std::vector<StageSlot>& slots);
+
+  const ServerOptions options_;
+  Actions actions_;
+  bool ended_ = false;
+
+  // Who we are.
+  bool welcomed_ = false;
+  std::string job_id_;
+  Term term_;
+  Incarnation incarnation_;
+  Duration renew_interval_{0};
+  std::string state_text_;
+  TimePoint state_since_{};
+
+  // Our place.
+  bool configuring_ = false;
+  bool configured_ = false;
+  std::uint64_t configuration_ = 0;
+  Generation generation_;
+  LayoutNumber layout_number_;
+  Place place_;
+  Version start_version_;
+  std::vector<std::int64_t> stripe_bytes_;  // by bucket
+  int stripes_ = 0;                         // not empty
+
+  // Workers.
+  MembershipEpoch members_epoch_;
+  std::map<Incarnation, Worker> workers_;
+  Incarnation highest_seen_;
+  absl::flat_hash_set<Incarnation> fenced_;
+  std::deque<Incarnation> fenced_order_;
+  std::vector<Slot> slots_;
+  std::deque<PendingAck> pending_acks_;
+  std::map<SessionId, Session> sessions_;
+
+  // Updates.
+  absl::flat_hash_map<UpdateId, bool> finished_;  // true: decided, false: dropped
+  std::deque<UpdateId> finished_order_;
+  std::map<SetNumber, SealSet> sets_;
+  std::deque<NormsInFlight> norms_in_flight_;
+
+  // Decisions.
+  Version published_;
+  std::uint64_t published_hash_ = 0;
+  double published_seconds_ = 0;
+  CommitNumber decided_;
+  std::uint64_t decided_hash_ = 0;
+  bool chain_known_ = false;  // decided_hash_ is that of decided_
+  std::deque<InFlight> applying_;
+  std::map<CommitNumber, Decision> future_;
+  std::deque<Decision> kept_;
+
+  // Snapshots.
+  std::map<CommitNumber, Snapshot> future_snapshots_;
+  std::optional<Version> snapshotting_;
+  std::optional<SnapshotDone> last_snapshot_;
+};
+
+}  // namespace evenkeel::ps

@@ -1,0 +1,123 @@
+// A server's memory: published parameters, optimizer slots, staged updates, snapshots. Arenas are allocated once and kept.
+//
+//   local index = a float's place in this server's arenas: the stripes of ParameterLayout, in bucket order; parameters
+//                 first, statistics after them
+//
+// Threading: Newest is thread-safe. StageInto is thread-safe for stripes that the caller alone may write (Server's
+//            StageWrite says which). WriteSnapshot runs beside everything else. All others: one caller at a time, and no
+//            two of them at once.
+// Ownership: a PinnedVersion keeps the memory it shows alive, also beyond the shard.
+// Determinism: the bits of parameters and slots depend on neither the number of threads, nor the number of servers, nor
+//            the instruction set.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "evenkeel/checkpoint/checkpoint.h"
+#include "evenkeel/core/arena.h"
+#include "evenkeel/core/storage.h"
+#include "evenkeel/core/thread_pool.h"
+#include "evenkeel/protocol/layout.h"
+#include "evenkeel/protocol/messages.h"
+#include "evenkeel/ps/server.h"
+
+namespace evenkeel::ps {
+
+// Floats of a block whose squared sum is reported for clipping by global norm.
+constexpr std::int64_t kNormBlockFloats = 4096;
+
+class VersionPool;
+class SnapshotArena;
+struct StepConstants;
+
+// A published version, unchanged while `owner` is held.
+struct PinnedVersion {
+  Version version;
+  std::span<const float> floats;  // local
+  std::shared_ptr<const void> owner;
+};
+
+class Shard {
+ public:
+  // Allocates all but the staging slots. `pool` outlives the shard.
+  // Errors: kResourceExhausted.
+  static absl::StatusOr<std::unique_ptr<Shard>> Create(Place place, ThreadPool& pool);
+  ~Shard();
+
+  // Initial values of every owned float, and of the slots; publishes `version`.
+  void Initialise(std::uint64_t seed, Version version);
+  // Values and slots from a checkpoint of the same model and optimizer; publishes `version`.
+  // Errors: kFailedPrecondition names what differs; kDataLoss.
+  absl::Status Restore(const CheckpointReader& reader, Version version);
+
+  // Makes memory for slots up to `slot`; again: nothing. Errors: kResourceExhausted.
+  absl::Status AllocateSlot(StageSlot slot);
+  // Where the stripe of `bucket` goes. Requires an allocated slot.
+  std::span<float> StageInto(StageSlot slot, int bucket) const;
+
+  // Squared sums, in double, of the sum in rank order of the slots' parameters: one a block, each within a stripe.
+  std::vector<BlockNorm> Norms(std::span<const StageSlot> slots) const;
+
+  // Makes `decision.version` out of the newest one and publishes it. Slots in rank order. Never waits for readers.
+  void Apply(const Decision& decision, std::span<const StageSlot> slots);
+
+  // The newest version, pinned, or copied when pinning it would leave Apply no buffer.
+  PinnedVersion Newest() const;
+  // A stripe's part of a version's floats.
+  std::span<const float> StripeOf(const PinnedVersion& version, int bucket) const;
+
+  // Keeps the newest version and its slots as they are now. Requires that no snapshot is open.
+  void BeginSnapshot();
+  // Copies what Apply has not copied yet, writes the part and closes the snapshot, also after an error.
+  absl::StatusOr<PartInfo> WriteSnapshot(Storage& storage, const std::string& folder, const std::string& file);
+
+  const Place& place() const { return place_; }
+  std::int64_t floats() const { return floats_; }
+  // For tests: an optimizer slot's local floats (parameters only).
+  std::span<const float> OptimizerSlot(int index) const { return optimizer_slots_[static_cast<size_t>(index)]; }
+
+ private:
+  // At most kPieceFloats floats of one tensor within one stripe: the unit of work.
+  struct Piece {
+    std::int64_t begin = 0, end = 0;  // local
+    int bucket = 0;
+    bool statistic = false;
+    bool decay = false;
+    float momentum = 0;  // statistics
+  };
+  struct OwnedTensorPart {
+    int tensor = 0;
+    std::int64_t tensor_begin = 0;  // element of the tensor
+    std::int64_t local_begin = 0;
+    std::int64_t count = 0;
+  };
+
+  Shard(Place place, ThreadPool& pool);
+  void CutPieces();
+  void ApplyPiece(const Piece& piece, const StepConstants& step, std::span<const float* const> sources,
+                  const float* from, float* to);
+  absl::Status CheckManifest(const Manifest& manifest) const;
+
+  const Place place_;
+  ThreadPool& pool_;
+  std::int64_t floats_ = 0;
+  std::int64_t parameter_floats_ = 0;
+  std::vector<OwnedTensorPart> parts_;
+  std::vector<Piece> pieces_;
+
+  std::shared_ptr<VersionPool> versions_;  // shared with the pins, which may outlive the shard
+  Arena optimizer_arena_;
+  std::vector<std::span<float>> optimizer_slots_;
+  std::deque<Arena> staging_;  // by slot; elements never move
+  std::vector<const float*> staging_data_;
+  std::unique_ptr<SnapshotArena> snapshot_;
+};
+
+}  // namespace evenkeel::ps

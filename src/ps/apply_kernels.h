@@ -1,0 +1,44 @@
+// The arithmetic of an optimizer step on one block of floats. Compiled without contraction into fused multiply-adds, so
+// that a float's bits do not depend on where in a vector it stands; each processor's widest vectors are chosen at run
+// time.
+//
+// Threading: pure functions. Aliasing: `w_out` may be `w`; otherwise none.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "evenkeel/core/specs.h"
+
+namespace evenkeel::ps {
+
+// The numbers of a step, the same for all floats.
+struct StepConstants {
+  OptimizerSpec optimizer;
+  float learning_rate = 0;
+  float gradient_scale = 1;   // clip_scale / samples
+  float mean_scale = 1;       // 1 / samples, for statistics
+  float keep = 1;             // 1 - learning_rate * weight_decay
+  float adam_step = 0;        // learning_rate / (1 - beta1^t)
+  float adam_root_scale = 1;  // 1 / sqrt(1 - beta2^t)
+
+  // `step`: t, from 1.
+  static StepConstants For(const OptimizerSpec& optimizer, double learning_rate, std::int64_t samples,
+                           double clip_scale, std::uint64_t step);
+};
+
+// out = sources[0] + sources[1] + ... in this order, from element `begin`. Requires at least one source.
+void SumSources(std::span<const float* const> sources, std::int64_t begin, std::int64_t count, float* out);
+
+// Sum of squares in double, in a fixed order.
+double SquaredSum(const float* values, std::int64_t count);
+
+// g, the summed gradient, is overwritten. s0 and s1 are the optimizer's slots, nullptr where it has none.
+void OptimizerStep(const StepConstants& step, bool decay, std::int64_t count, float* g, const float* w, float* w_out,
+                   float* s0, float* s1);
+
+// w_out = momentum * w + (1 - momentum) * mean, mean = sum / samples.
+void StatisticStep(const StepConstants& step, float momentum, std::int64_t count, const float* sum, const float* w,
+                   float* w_out);
+
+}  // namespace evenkeel::ps

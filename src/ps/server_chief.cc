@@ -1,0 +1,522 @@
+// The chief's side of the conversation.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "evenkeel/core/status.h"
+#include "evenkeel/ps/server.h"
+
+namespace evenkeel::ps {
+namespace {
+
+std::string Join(const std::vector<UpdateId>& updates) {
+  return absl::StrJoin(updates, " ", [](std::string* out, const UpdateId& update) { *out += ToString(update); });
+}
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+
+}  // namespace
+
+Actions Server::OnChiefMessage(const Message& message, TimePoint now) {
+  if (ended_ || !AcceptChiefEnvelope(message)) return Take(now);
+  const Envelope& envelope = message.envelope;
+  // Runs `body` for orders that mean one generation and layout only.
+  auto here = [&](auto&& body) {
+    auto theirs = std::pair(envelope.generation, envelope.layout);
+    auto ours = std::pair(generation_, layout_number_);
+    if (theirs < ours) {
+      RefuseChief(envelope.generation < generation_ ? RefuseReason::kStaleGeneration : RefuseReason::kStaleLayout,
+                  absl::StrCat(NameOf(message.body), " is for generation ", envelope.generation.value(), ", layout ",
+                               envelope.layout.value(), "; this server is at generation ", generation_.value(),
+                               ", layout ", layout_number_.value()));
+    } else if (theirs > ours || !configured_) {
+      RefuseChief(RefuseReason::kRetry, absl::StrCat(NameOf(message.body), " came before its place was ready"));
+    } else {
+      body();
+    }
+  };
+  std::visit(Overloaded{
+                 [&](const Welcome& body) { OnWelcome(envelope, body); },
+                 [&](const Refuse& body) { OnRefuse(body); },
+                 [&](const Configure& body) { OnConfigure(envelope, body); },
+                 [&](const Members& body) { OnMembers(body); },
+                 [&](const Seal& body) { here([&] { OnSeal(body); }); },
+                 [&](const Drop& body) { here([&] { OnDrop(body); }); },
+                 [&](const Decision& body) { here([&] { OnDecision(body); }); },
+                 [&](const Snapshot& body) { here([&] { OnSnapshot(body); }); },
+                 [&](const CheckpointDurable& body) {
+                   if (body.version.generation != generation_) return;
+                   while (!kept_.empty() && kept_.front().version <= body.version) kept_.pop_front();
+                 },
+                 [&](const JobEnd& body) { OnJobEnd(body); },
+                 [&](const auto&) {
+                   RefuseChief(RefuseReason::kMalformed,
+                               absl::StrCat(NameOf(message.body), " is not for a parameter server"));
+                 },
+             },
+             message.body);
+  return Take(now);
+}
+
+bool Server::AcceptChiefEnvelope(const Message& message) {
+  const Envelope& envelope = message.envelope;
+  if (welcomed_ && !envelope.job_id.empty() && envelope.job_id != job_id_) {
+    if (std::holds_alternative<Refuse>(message.body)) return true;  // says so itself
+    RefuseChief(RefuseReason::kForeignJob,
+                absl::StrCat("belongs to job ", job_id_, ", the chief's is ", envelope.job_id));
+    return false;
+  }
+  if (!envelope.spec_hash.empty() && envelope.spec_hash != options_.spec_hash &&
+      !std::holds_alternative<Refuse>(message.body)) {
+    RefuseChief(RefuseReason::kOtherExperiment, absl::StrCat("its experiment is ", options_.spec_hash,
+                                                             ", the chief's is ", envelope.spec_hash));
+    return false;
+  }
+  if (envelope.term < term_) {
+    RefuseChief(RefuseReason::kStaleTerm, absl::StrCat(NameOf(message.body), " is of term ", envelope.term.value(),
+                                                       "; this server obeys term ", term_.value()));
+    return false;
+  }
+  if (envelope.term > term_) StartTerm(envelope.term);
+  return true;
+}
+
+void Server::StartTerm(Term term) {
+  if (term_ != Term()) {
+    Say(LogLevel::kInfo, absl::StrCat("obeys term ", term.value(), "; what was undecided under term ", term_.value(),
+                                      " is void"));
+  }
+  term_ = term;
+  sets_.clear();
+  future_.clear();
+  future_snapshots_.clear();
+  std::vector<Incarnation> all;
+  for (auto& [incarnation, worker] : workers_) {
+    worker.staging.reset();
+    worker.next_sequence = 0;
+    all.push_back(incarnation);
+  }
+  for (Incarnation incarnation : all) MaybeReleaseSlot(incarnation);
+}
+
+void Server::OnWelcome(const Envelope& envelope, const Welcome& welcome) {
+  const bool again = welcomed_;
+  welcomed_ = true;
+  job_id_ = welcome.job_id;
+  incarnation_ = welcome.incarnation;
+  highest_seen_ = std::max(highest_seen_, incarnation_);
+  renew_interval_ = Milliseconds(welcome.renew_ms);
+  Say(LogLevel::kInfo, absl::StrCat(again ? "joined again" : "joined job ", again ? "" : job_id_, " as incarnation ",
+                                    incarnation_.value(), ", term ", term_.value()));
+  if (again) Resend();
+}
+
+void Server::OnRefuse(const Refuse& refuse) {
+  switch (refuse.reason) {
+    case RefuseReason::kRetry:
+    case RefuseReason::kStaleTerm:
+      if (!welcomed_ || refuse.reason == RefuseReason::kStaleTerm) {
+        actions_.push_back(RejoinChief{refuse.message});
+      } else {
+        Say(LogLevel::kWarning, absl::StrCat("the chief refused: ", refuse.message));
+      }
+      return;
+    default:
+      welcomed_ = false;  // nobody to take leave of
+      Fail(absl::FailedPreconditionError(absl::StrCat("[ps] the chief refused this server: ", refuse.message)));
+  }
+}
+
+void Server::OnConfigure(const Envelope& envelope, const Configure& configure) {
+  auto theirs = std::pair(envelope.generation, envelope.layout);
+  auto ours = std::pair(generation_, layout_number_);
+  if (theirs < ours) {
+    RefuseChief(envelope.generation < generation_ ? RefuseReason::kStaleGeneration : RefuseReason::kStaleLayout,
+                absl::StrCat("Configure is for generation ", envelope.generation.value(), ", layout ",
+                             envelope.layout.value(), "; this server is at generation ", generation_.value(),
+                             ", layout ", layout_number_.value()));
+    return;
+  }
+  if (theirs == ours && configuration_ > 0 && place_.server == configure.server &&
+      place_.layout->servers() == configure.servers && start_version_ == configure.version) {
+    if (configured_) SendConfigured();
+    return;
+  }
+  if (configure.server.value() >= configure.servers) {
+    Fail(absl::InvalidArgumentError(absl::StrCat("[ps] was given place ", configure.server.value(),
+                                                 " in a layout of ", configure.servers, " servers")));
+    return;
+  }
+  auto layout = ParameterLayout::Create(configure.tensors, configure.bucket_bytes, configure.servers);
+  if (!layout.ok()) {
+    Fail(Annotate(layout.status(), "[ps] the chief's layout"));
+    return;
+  }
+  ResetPlace();
+  generation_ = envelope.generation;
+  layout_number_ = envelope.layout;
+  start_version_ = configure.version;
+  place_ = Place{std::make_shared<const ParameterLayout>(*std::move(layout)), configure.server, configure.optimizer};
+  for (size_t bucket = 0; bucket < place_.layout->buckets().size(); ++bucket) {
+    std::int64_t floats = place_.layout->StripeOf(static_cast<int>(bucket), place_.server).size();
+    stripe_bytes_.push_back(floats * static_cast<std::int64_t>(sizeof(float)));
+    if (floats > 0) ++stripes_;
+  }
+  const std::int64_t owned = place_.layout->ServerFloats(place_.server);
+  const std::string seat = absl::StrCat("place ", configure.server.value(), " of ", configure.servers, ", layout ",
+                                        layout_number_.value(), ", generation ", generation_.value());
+  if (owned == 0) {
+    Say(LogLevel::kWarning, absl::StrCat(seat, ": owns nothing, ", configure.servers, " servers share ",
+                                         place_.layout->total_floats(), " floats"));
+  } else {
+    Say(LogLevel::kInfo, absl::StrCat(seat, ": ", owned, " of ", place_.layout->total_floats(), " floats, ",
+                                      configure.restore
+                                          ? absl::StrCat("restoring ", ToString(configure.checkpoint))
+                                          : absl::StrCat("initialising from seed ", configure.seed)));
+  }
+  if (configure.restore) {
+    actions_.push_back(Restore{place_, configure.model_dir, configure.checkpoint, configure.version});
+  } else {
+    actions_.push_back(Initialise{place_, configure.seed, configure.version});
+  }
+}
+
+void Server::ResetPlace() {
+  configuring_ = true;
+  configured_ = false;
+  ++configuration_;
+  stripe_bytes_.clear();
+  stripes_ = 0;
+  slots_.clear();
+  for (auto it = workers_.begin(); it != workers_.end();) {
+    it->second.slot.reset();
+    it->second.staging.reset();
+    it = it->second.live ? std::next(it) : workers_.erase(it);
+  }
+  for (PendingAck& ack : pending_acks_) ack.waits_for.clear();
+  FlushMembersAcks();
+  for (auto& [id, session] : sessions_) {
+    for (const HeldPull& pull : session.pulls) {
+      RefuseWorker(id, RefuseReason::kStaleGeneration,
+                   absl::StrCat("pull ", pull.request, " of ", ToString(pull.at_least), " is void: the job has moved"));
+    }
+    session.pulls.clear();
+  }
+  sets_.clear();
+  norms_in_flight_.clear();
+  applying_.clear();
+  future_.clear();
+  future_snapshots_.clear();
+  kept_.clear();
+  snapshotting_.reset();
+  last_snapshot_.reset();
+  published_ = Version();
+  published_hash_ = 0;
+  decided_ = CommitNumber();
+  decided_hash_ = 0;
+  chain_known_ = false;
+}
+
+void Server::SendConfigured() {
+  ToChief(Configured{.server = place_.server,
+                     .version = start_version_,
+                     .owned_floats = place_.layout->ServerFloats(place_.server)});
+}
+
+// What the chief may have missed while its stream was down.
+void Server::Resend() {
+  if (!configured_) return;
+  for (const auto& [incarnation, worker] : workers_) {
+    if (worker.staging && worker.staging->complete) SendStaged(*worker.staging);
+  }
+  for (const auto& [number, set] : sets_) {
+    if (set.state == SealSet::State::kAnswered) AnswerSeal(number, set);
+  }
+  if (published_ != start_version_) {
+    ToChief(Applied{.version = published_, .hash = published_hash_, .apply_seconds = published_seconds_});
+  }
+}
+
+void Server::OnMembers(const Members& members) {
+  if (members.epoch < members_epoch_ || (members.epoch == members_epoch_ && !members.full)) {
+    ToChief(MembersAck{members.epoch});  // known already
+    return;
+  }
+  members_epoch_ = members.epoch;
+  std::vector<Incarnation> dead = members.fenced;
+  if (members.full) {
+    for (const auto& [incarnation, worker] : workers_) {
+      bool listed = std::any_of(members.admitted.begin(), members.admitted.end(),
+                                [id = incarnation](const Member& member) { return member.incarnation == id; });
+      if (worker.live && !listed) dead.push_back(incarnation);
+    }
+  }
+  for (Incarnation incarnation : dead) Fence(incarnation);
+  std::vector<StageSlot> new_slots;
+  for (const Member& member : members.admitted) Admit(member, new_slots);
+  if (members.full) Resend();
+  pending_acks_.push_back(PendingAck{members.epoch, std::move(new_slots)});
+  FlushMembersAcks();
+  ServeHeldPulls();
+}
+
+void Server::Admit(const Member& member, std::vector<StageSlot>& new_slots) {
+  if (fenced_.contains(member.incarnation)) return;
+  highest_seen_ = std::max(highest_seen_, member.incarnation);
+  auto [it, fresh] = workers_.try_emplace(member.incarnation);
+  it->second.name = member.name;
+  if (!fresh) return;
+  Say(LogLevel::kInfo, absl::StrCat("serves ", member.name, ", incarnation ", member.incarnation.value()));
+  if (!configured_) return;
+  if (auto slot = GiveSlot(member.incarnation)) new_slots.push_back(*slot);
+}
+
+void Server::Fence(Incarnation incarnation) {
+  highest_seen_ = std::max(highest_seen_, incarnation);
+  if (!fenced_.insert(incarnation).second) return;
+  fenced_order_.push_back(incarnation);
+  while (fenced_order_.size() > options_.max_remembered) {
+    fenced_.erase(fenced_order_.front());
+    fenced_order_.pop_front();
+  }
+  for (auto& [id, session] : sessions_) {
+    if (session.incarnation != incarnation) continue;
+    session.pulls.clear();
+    RefuseWorker(id, RefuseReason::kStaleIncarnation,
+                 absl::StrCat("incarnation ", incarnation.value(), " has been fenced"));
+    actions_.push_back(CloseWorker{id});
+  }
+  Worker* worker = Find(incarnation);
+  if (worker == nullptr) return;
+  worker->live = false;
+  const bool kept = worker->staging && worker->staging->complete;
+  Say(LogLevel::kInfo, absl::StrCat(worker->name, ", incarnation ", incarnation.value(), ", is fenced",
+                                    kept ? absl::StrCat("; its complete update ", ToString(worker->staging->update),
+                                                        " waits for the chief")
+                                         : ""));
+  if (!kept) worker->staging.reset();
+  MaybeReleaseSlot(incarnation);
+}
+
+void Server::FlushMembersAcks() {
+  auto ready = [this](StageSlot slot) { return slot.value() < slots_.size() && slots_[slot.value()].ready; };
+  while (!pending_acks_.empty()) {
+    const PendingAck& ack = pending_acks_.front();
+    if (!std::all_of(ack.waits_for.begin(), ack.waits_for.end(), ready)) return;
+    ToChief(MembersAck{ack.epoch});
+    pending_acks_.pop_front();
+  }
+}
+
+void Server::OnSeal(const Seal& seal) {
+  if (seal.updates.empty()) {
+    RefuseChief(RefuseReason::kMalformed, absl::StrCat("Seal of set ", seal.set.value(), " lists no update"));
+    return;
+  }
+  if (std::all_of(seal.updates.begin(), seal.updates.end(), [this](const UpdateId& u) { return IsFinished(u); })) {
+    return;  // a late duplicate
+  }
+  auto it = sets_.find(seal.set);
+  if (it == sets_.end()) {
+    if (sets_.size() >= options_.max_sets) {
+      RefuseChief(RefuseReason::kRetry, absl::StrCat("holds ", sets_.size(), " undecided sets already"));
+      return;
+    }
+    it = sets_.try_emplace(seal.set).first;
+  } else if (seal.attempt < it->second.attempt) {
+    return;  // an old attempt
+  } else if (seal.attempt == it->second.attempt) {
+    if (seal.updates != it->second.updates) {
+      Fail(absl::InternalError(absl::StrCat("[ps] set ", seal.set.value(), ", attempt ", seal.attempt,
+                                            " was ordered twice: ", Join(it->second.updates), " and ",
+                                            Join(seal.updates))));
+    } else if (it->second.state == SealSet::State::kAnswered) {
+      AnswerSeal(seal.set, it->second);
+    }
+    return;
+  }
+  it->second = SealSet{.attempt = seal.attempt, .updates = seal.updates};
+  CheckSet(seal.set, it->second);
+}
+
+// Answers, or has norms computed, once every update of the set is complete here.
+void Server::CheckSet(SetNumber number, SealSet& set) {
+  if (set.state != SealSet::State::kWaiting) return;
+  std::vector<StageSlot> slots;
+  for (const UpdateId& update : set.updates) {
+    if (FindComplete(update) == nullptr) return;
+    slots.push_back(*workers_.at(update.incarnation).slot);
+  }
+  if (place_.optimizer.clip_norm <= 0) {
+    set.state = SealSet::State::kAnswered;
+    AnswerSeal(number, set);
+    return;
+  }
+  set.state = SealSet::State::kNorms;
+  for (StageSlot slot : slots) ++slots_[slot.value()].readers;
+  norms_in_flight_.push_back(NormsInFlight{number, set.attempt, slots});
+  actions_.push_back(ComputeNorms{number, set.attempt, std::move(slots)});
+}
+
+void Server::AnswerSeal(SetNumber number, const SealSet& set) {
+  ToChief(Sealed{.set = number, .attempt = set.attempt, .norms = set.norms});
+}
+
+void Server::OnDrop(const Drop& drop) {
+  for (const UpdateId& update : drop.updates) {
+    if (IsFinished(update)) continue;
+    FinishUpdate(update, false);
+    for (auto& [number, set] : sets_) {
+      if (std::find(set.updates.begin(), set.updates.end(), update) == set.updates.end()) continue;
+      set.state = SealSet::State::kWaiting;
+      set.norms.clear();
+    }
+    MaybeReleaseSlot(update.incarnation);
+  }
+  EraseFinishedSets();
+}
+
+void Server::EraseFinishedSets() {
+  std::erase_if(sets_, [this](const auto& entry) {
+    const auto& updates = entry.second.updates;
+    return std::all_of(updates.begin(), updates.end(), [this](const UpdateId& u) { return IsFinished(u); });
+  });
+}
+
+void Server::OnDecision(const Decision& decision) {
+  const CommitNumber commit = decision.version.commit;
+  if (decision.version.generation != generation_) {
+    RefuseChief(RefuseReason::kStaleGeneration,
+                absl::StrCat("decision ", ToString(decision.version), " is not of generation ", generation_.value()));
+    return;
+  }
+  if (commit <= decided_) {
+    auto known = std::find_if(kept_.begin(), kept_.end(),
+                              [&](const Decision& kept) { return kept.version == decision.version; });
+    if (known != kept_.end() && known->hash != decision.hash) {
+      Fail(absl::InternalError(absl::StrCat("[ps] decision ", ToString(decision.version), " has hash ", decision.hash,
+                                            ", but the one obeyed before has ", known->hash)));
+    } else if (commit <= published_.commit) {
+      ToChief(Applied{.version = decision.version, .hash = decision.hash});
+    }
+    return;
+  }
+  if (commit != decided_.Next()) {
+    if (future_.size() >= options_.max_future_decisions) {
+      RefuseChief(RefuseReason::kRetry, absl::StrCat("decision ", ToString(decision.version), " is too far ahead of ",
+                                                     decided_.value()));
+    } else {
+      future_.try_emplace(commit, decision);
+    }
+    return;
+  }
+  AcceptDecision(decision);
+  while (!ended_ && !future_.empty() && future_.begin()->first <= decided_.Next()) {
+    Decision next = std::move(future_.begin()->second);
+    future_.erase(future_.begin());
+    if (next.version.commit == decided_.Next()) AcceptDecision(next);
+  }
+}
+
+std::string Server::DifferenceFromSealed(const Decision& decision) const {
+  if (decision.updates.empty() || decision.samples <= 0) {
+    return absl::StrCat("it covers ", decision.updates.size(), " updates and ", decision.samples, " samples");
+  }
+  if (HashDecision(decision) != decision.hash) return "its hash does not match its fields";
+  if (chain_known_ && decision.previous_hash != decided_hash_) {
+    return absl::StrCat("it follows hash ", decision.previous_hash, ", but the last decision here has ",
+                        decided_hash_);
+  }
+  auto it = sets_.find(decision.set);
+  if (it == sets_.end()) return absl::StrCat("set ", decision.set.value(), " was never sealed here");
+  const SealSet& set = it->second;
+  if (set.attempt != decision.attempt) {
+    return absl::StrCat("it decides attempt ", decision.attempt, ", sealed here is attempt ", set.attempt);
+  }
+  if (set.updates != decision.updates) {
+    return absl::StrCat("it decides ", Join(decision.updates), ", sealed here is ", Join(set.updates));
+  }
+  for (const UpdateId& update : set.updates) {
+    if (FindComplete(update) == nullptr) return absl::StrCat("update ", ToString(update), " is not complete here");
+  }
+  if (set.state != SealSet::State::kAnswered) {
+    return absl::StrCat("set ", decision.set.value(), " has not been reported sealed");
+  }
+  return "";
+}
+
+void Server::AcceptDecision(const Decision& decision) {
+  if (std::string difference = DifferenceFromSealed(decision); !difference.empty()) {
+    Fail(absl::InternalError(absl::StrCat("[ps] decision ", ToString(decision.version), " of set ",
+                                          decision.set.value(), ", attempt ", decision.attempt,
+                                          " cannot be applied: ", difference)));
+    return;
+  }
+  decided_ = decision.version.commit;
+  decided_hash_ = decision.hash;
+  chain_known_ = true;
+  kept_.push_back(decision);
+  if (kept_.size() > options_.max_kept_decisions) kept_.pop_front();
+  InFlight flight{.version = decision.version, .hash = decision.hash};
+  for (const UpdateId& update : decision.updates) {
+    StageSlot slot = *workers_.at(update.incarnation).slot;
+    ++slots_[slot.value()].readers;
+    flight.slots.push_back(slot);
+    FinishUpdate(update, true);
+  }
+  sets_.erase(decision.set);
+  EraseFinishedSets();
+  actions_.push_back(ApplyDecision{decision, flight.slots});
+  applying_.push_back(std::move(flight));
+  auto pending = future_snapshots_.find(decided_);
+  if (pending != future_snapshots_.end()) {
+    Snapshot snapshot = std::move(pending->second);
+    future_snapshots_.erase(pending);
+    OnSnapshot(snapshot);
+  }
+}
+
+void Server::OnSnapshot(const Snapshot& snapshot) {
+  auto fail = [&](std::string why) {
+    Say(LogLevel::kError, absl::StrCat("no snapshot of ", ToString(snapshot.version), ": ", why));
+    ToChief(SnapshotDone{.version = snapshot.version, .file = snapshot.file, .error = std::move(why)});
+  };
+  if (snapshotting_ == snapshot.version) return;
+  if (last_snapshot_ && last_snapshot_->version == snapshot.version && last_snapshot_->error.empty()) {
+    ToChief(*last_snapshot_);
+    return;
+  }
+  if (snapshot.version.generation != generation_ || snapshot.version.commit < decided_) {
+    fail(absl::StrCat("this server has moved on to ", ToString(Version{generation_, decided_})));
+    return;
+  }
+  if (snapshot.version.commit > decided_) {
+    if (future_snapshots_.size() >= options_.max_future_decisions) {
+      fail("too many snapshots of versions to come");
+    } else {
+      future_snapshots_.try_emplace(snapshot.version.commit, snapshot);
+    }
+    return;
+  }
+  if (snapshotting_) {
+    fail(absl::StrCat("that of ", ToString(*snapshotting_), " is still being written"));
+    return;
+  }
+  snapshotting_ = snapshot.version;
+  actions_.push_back(StartSnapshot{snapshot});
+}
+
+void Server::OnJobEnd(const JobEnd& end) {
+  Say(end.ok ? LogLevel::kInfo : LogLevel::kError,
+      absl::StrCat("the job has ended: ", end.status, end.message.empty() ? "" : ": ", end.message));
+  ToChief(Leave{.reason = absl::StrCat("the job has ended: ", end.status)});
+  actions_.push_back(Finish{
+      end.ok ? absl::OkStatus() : absl::AbortedError(absl::StrCat("the job ", end.status, ": ", end.message))});
+  ended_ = true;
+}
+
+}  // namespace evenkeel::ps

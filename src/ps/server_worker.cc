@@ -1,0 +1,302 @@
+// The workers' side of the conversation.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "evenkeel/ps/server.h"
+
+namespace evenkeel::ps {
+
+std::optional<Server::Refusal> Server::CheckJob(const Envelope& envelope) const {
+  if (!welcomed_) return Refusal{RefuseReason::kRetry, "has not reached the chief yet"};
+  if (envelope.job_id != job_id_) {
+    return Refusal{RefuseReason::kForeignJob, absl::StrCat("serves job ", job_id_, ", not ", envelope.job_id)};
+  }
+  if (envelope.spec_hash != options_.spec_hash) {
+    return Refusal{RefuseReason::kOtherExperiment,
+                   absl::StrCat("serves experiment ", options_.spec_hash, ", not ", envelope.spec_hash)};
+  }
+  if (envelope.term < term_) {
+    return Refusal{RefuseReason::kStaleTerm,
+                   absl::StrCat("term ", envelope.term.value(), " is stale; now is ", term_.value())};
+  }
+  if (envelope.term > term_) {
+    return Refusal{RefuseReason::kRetry,
+                   absl::StrCat("has not heard of term ", envelope.term.value(), " yet; now is ", term_.value())};
+  }
+  return std::nullopt;
+}
+
+std::optional<Server::Refusal> Server::CheckPlace(const Envelope& envelope) const {
+  if (!configured_) return Refusal{RefuseReason::kRetry, "has no parameters yet"};
+  if (envelope.generation < generation_) {
+    return Refusal{RefuseReason::kStaleGeneration, absl::StrCat("generation ", envelope.generation.value(),
+                                                                " is stale; now is ", generation_.value())};
+  }
+  if (envelope.layout < layout_number_) {
+    return Refusal{RefuseReason::kStaleLayout, absl::StrCat("layout ", envelope.layout.value(), " is stale; now is ",
+                                                            layout_number_.value())};
+  }
+  if (envelope.generation > generation_ || envelope.layout > layout_number_) {
+    return Refusal{RefuseReason::kRetry,
+                   absl::StrCat("is still at generation ", generation_.value(), ", layout ", layout_number_.value())};
+  }
+  return std::nullopt;
+}
+
+std::optional<Server::Refusal> Server::CheckIncarnation(const Envelope& envelope) const {
+  auto it = workers_.find(envelope.sender);
+  if (it != workers_.end() && it->second.live) return std::nullopt;
+  const std::string who = absl::StrCat("incarnation ", envelope.sender.value());
+  if (it != workers_.end() || fenced_.contains(envelope.sender)) {
+    return Refusal{RefuseReason::kStaleIncarnation, absl::StrCat(who, " has been fenced")};
+  }
+  if (envelope.sender > highest_seen_ || envelope.membership_epoch > members_epoch_) {
+    return Refusal{RefuseReason::kRetry, absl::StrCat(who, " has not been admitted here yet")};
+  }
+  return Refusal{RefuseReason::kStaleIncarnation,
+                 absl::StrCat(who, " is not among the living; the newest is ", highest_seen_.value())};
+}
+
+Actions Server::OnWorkerMessage(SessionId session, const Message& message, TimePoint now) {
+  if (ended_) return Take(now);
+  if (const auto* hello = std::get_if<Hello>(&message.body)) {
+    OnHello(session, message.envelope, *hello);
+  } else if (const auto* pull = std::get_if<Pull>(&message.body)) {
+    OnPull(session, message.envelope, *pull, now);
+  } else {
+    RefuseWorker(session, RefuseReason::kMalformed,
+                 absl::StrCat(NameOf(message.body), " is not for a parameter server"));
+  }
+  return Take(now);
+}
+
+// A worker connects before it is admitted, so an unknown incarnation is let in: it may neither stage nor read until the
+// chief has named it.
+void Server::OnHello(SessionId session, const Envelope& envelope, const Hello& hello) {
+  auto refusal = CheckJob(envelope);
+  if (!refusal && !configured_) refusal = Refusal{RefuseReason::kRetry, "has no parameters yet"};
+  if (!refusal && fenced_.contains(envelope.sender)) {
+    refusal = Refusal{RefuseReason::kStaleIncarnation,
+                      absl::StrCat(hello.name, ", incarnation ", envelope.sender.value(), ", has been fenced")};
+  }
+  if (!refusal && envelope.sender == Incarnation()) {
+    refusal = Refusal{RefuseReason::kMalformed, absl::StrCat("Hello of ", hello.name, " carries no incarnation")};
+  }
+  if (!refusal && !sessions_.contains(session) && sessions_.size() >= options_.max_sessions) {
+    refusal = Refusal{RefuseReason::kRetry, absl::StrCat("has ", sessions_.size(), " streams open already")};
+  }
+  if (refusal) {
+    RefuseWorker(session, refusal->reason, refusal->text);
+    actions_.push_back(CloseWorker{session});
+    return;
+  }
+  // A worker has one stream here; it has given up the former.
+  for (auto it = sessions_.begin(); it != sessions_.end();) {
+    if (it->first != session && it->second.incarnation == envelope.sender) {
+      actions_.push_back(CloseWorker{it->first});
+      it = sessions_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  sessions_.try_emplace(session, Session{.incarnation = envelope.sender});
+  ToWorker(session, HelloAck{.server = place_.server, .version = published_});
+}
+
+void Server::OnPull(SessionId session, const Envelope& envelope, const Pull& pull, TimePoint now) {
+  auto it = sessions_.find(session);
+  auto refusal = CheckJob(envelope);
+  if (!refusal && (it == sessions_.end() || it->second.incarnation != envelope.sender)) {
+    refusal = Refusal{RefuseReason::kMalformed, "Pull on a stream without Hello"};
+  }
+  if (!refusal) refusal = CheckPlace(envelope);
+  if (!refusal && pull.at_least.generation < generation_) {
+    refusal = Refusal{RefuseReason::kStaleGeneration, absl::StrCat("version ", ToString(pull.at_least),
+                                                                   " is void; now is ", ToString(published_))};
+  }
+  if (!refusal) refusal = CheckIncarnation(envelope);
+  const bool admitted = !refusal;
+  if (refusal && refusal->reason == RefuseReason::kRetry && configured_ && it != sessions_.end() &&
+      !CheckJob(envelope) && !CheckPlace(envelope)) {
+    refusal.reset();  // wait for its admission as for the version
+  }
+  if (refusal) {
+    RefuseWorker(session, refusal->reason, refusal->text);
+    return;
+  }
+  if (admitted && pull.at_least <= published_) {
+    actions_.push_back(ServePull{session, pull.request});
+    return;
+  }
+  auto& pulls = it->second.pulls;
+  if (std::any_of(pulls.begin(), pulls.end(), [&](const HeldPull& held) { return held.request == pull.request; })) {
+    return;
+  }
+  if (pulls.size() >= options_.max_held_pulls) {
+    RefuseWorker(session, RefuseReason::kRetry, absl::StrCat(pulls.size(), " pulls are waiting on this stream already"));
+    return;
+  }
+  Duration wait = std::clamp(Milliseconds(std::min<std::int64_t>(pull.deadline_ms, 1'000'000'000)), Duration::zero(),
+                             options_.max_pull_wait);
+  pulls.push_back(HeldPull{pull.request, envelope.sender, pull.at_least, now + wait});
+}
+
+void Server::ServeHeldPulls() {
+  if (!configured_) return;
+  for (auto& [id, session] : sessions_) {
+    Worker* worker = Find(session.incarnation);
+    if (worker == nullptr || !worker->live) continue;
+    std::erase_if(session.pulls, [&](const HeldPull& pull) {
+      if (pull.at_least > published_) return false;
+      actions_.push_back(ServePull{id, pull.request});
+      return true;
+    });
+  }
+}
+
+StageAnswer Server::BeginStage(SessionId session, const Envelope& envelope, const Stage& stage,
+                               std::size_t payload_bytes, TimePoint now) {
+  StageAnswer answer;
+  if (ended_) return answer;
+  auto it = sessions_.find(session);
+  auto refusal = CheckJob(envelope);
+  if (!refusal && (it == sessions_.end() || it->second.incarnation != envelope.sender)) {
+    refusal = Refusal{RefuseReason::kMalformed, "Stage on a stream without Hello"};
+  }
+  if (!refusal) refusal = CheckPlace(envelope);
+  if (!refusal) refusal = CheckIncarnation(envelope);
+  if (!refusal && stage.update.incarnation != envelope.sender) {
+    refusal = Refusal{RefuseReason::kMalformed, absl::StrCat("update ", ToString(stage.update), " was staged by ",
+                                                             envelope.sender.value())};
+  }
+  if (!refusal && stage.update.term != term_) {
+    refusal = Refusal{stage.update.term < term_ ? RefuseReason::kStaleTerm : RefuseReason::kRetry,
+                      absl::StrCat("update ", ToString(stage.update), " is not of term ", term_.value())};
+  }
+  if (!refusal) {
+    const auto buckets = static_cast<std::int32_t>(stripe_bytes_.size());
+    if (stage.bucket < -1 || stage.bucket >= buckets || (stage.bucket == -1 && !stage.closing)) {
+      refusal = Refusal{RefuseReason::kMalformed,
+                        absl::StrCat("bucket ", stage.bucket, " is not one of [0, ", buckets, ")")};
+    } else {
+      auto expected = stage.bucket < 0 ? 0 : stripe_bytes_[static_cast<size_t>(stage.bucket)];
+      if (payload_bytes != static_cast<std::size_t>(expected)) {
+        refusal = Refusal{RefuseReason::kMalformed,
+                          absl::StrCat("bucket ", stage.bucket, " of update ", ToString(stage.update), " has ",
+                                       payload_bytes, " bytes; its stripe here has ", expected)};
+      }
+    }
+  }
+  if (refusal) {
+    RefuseWorker(session, refusal->reason, refusal->text, stage.update);
+  } else {
+    Worker& worker = workers_.at(envelope.sender);
+    if (OpenStaging(session, worker, stage)) answer.write = Receive(session, worker, stage);
+  }
+  answer.actions = Take(now);
+  return answer;
+}
+
+// Makes worker.staging that of stage's update and attempt. False: nothing of this message is to be taken.
+bool Server::OpenStaging(SessionId session, Worker& worker, const Stage& stage) {
+  auto retry = [&](std::string text) {
+    RefuseWorker(session, RefuseReason::kRetry, absl::StrCat("update ", ToString(stage.update), " ", text),
+                 stage.update);
+    return false;
+  };
+  if (auto finished = finished_.find(stage.update); finished != finished_.end()) {
+    if (!finished->second) return retry("has been dropped by the chief");
+    if (stage.closing) ToWorker(session, StageAck{.update = stage.update, .attempt = stage.attempt, .complete = true});
+    return false;
+  }
+  const bool current = worker.staging && worker.staging->update == stage.update;
+  if (!current && stage.update.sequence < worker.next_sequence) return retry("has been replaced by a newer one");
+  if (!current && worker.staging && worker.staging->complete) {
+    return retry(absl::StrCat("must wait until ", ToString(worker.staging->update), " is decided"));
+  }
+  if (current && stage.attempt < worker.staging->attempt) return false;
+  if (current && (stage.attempt == worker.staging->attempt || worker.staging->complete)) return true;
+  if (!worker.slot) return retry("has no place here yet");
+  const Slot& slot = slots_[worker.slot->value()];
+  if (!slot.ready) return retry("has no place here yet");
+  if (slot.writers > 0 || slot.readers > 0) return retry("must wait until its place here is free");
+  worker.next_sequence = stage.update.sequence + 1;
+  worker.staging = Staging{.update = stage.update,
+                           .attempt = stage.attempt,
+                           .buckets = std::vector<BucketState>(stripe_bytes_.size(), BucketState::kMissing)};
+  return true;
+}
+
+std::optional<StageWrite> Server::Receive(SessionId session, Worker& worker, const Stage& stage) {
+  Staging& staging = *worker.staging;
+  std::optional<StageWrite> write;
+  if (!staging.complete) {
+    if (stage.bucket >= 0 && stripe_bytes_[static_cast<size_t>(stage.bucket)] > 0 &&
+        staging.buckets[static_cast<size_t>(stage.bucket)] == BucketState::kMissing) {
+      staging.buckets[static_cast<size_t>(stage.bucket)] = BucketState::kWriting;
+      ++slots_[worker.slot->value()].writers;
+      write = StageWrite{configuration_,  *worker.slot,  stage.update, stage.attempt,
+                         stage.bucket,    stage.closing, session};
+    }
+    if (stage.closing && !staging.closing) staging.closing = stage;
+    TryComplete(worker);
+  }
+  if (stage.closing && !write) SendStageAck(session, staging);
+  return write;
+}
+
+Actions Server::EndStage(const StageWrite& write, TimePoint now) {
+  if (ended_ || write.configuration != configuration_) return Take(now);
+  Slot& slot = slots_[write.slot.value()];
+  --slot.writers;
+  Worker* worker = Find(write.update.incarnation);
+  if (worker != nullptr && worker->staging && worker->staging->update == write.update &&
+      worker->staging->attempt == write.attempt) {
+    worker->staging->buckets[static_cast<size_t>(write.bucket)] = BucketState::kReceived;
+    ++worker->staging->received;
+    TryComplete(*worker);
+    if (write.closing) SendStageAck(write.session, *worker->staging);
+  }
+  MaybeReleaseSlot(slot.owner);
+  return Take(now);
+}
+
+void Server::TryComplete(Worker& worker) {
+  Staging& staging = *worker.staging;
+  if (staging.complete || !staging.closing || staging.received < stripes_) return;
+  staging.complete = true;
+  SendStaged(staging);
+  if (staging.ack_owed) SendStageAck(staging.ack_session, staging);
+  for (auto& [number, set] : sets_) CheckSet(number, set);
+}
+
+void Server::SendStageAck(SessionId session, Staging& staging) {
+  StageAck ack{.update = staging.update, .attempt = staging.attempt, .complete = staging.complete};
+  if (!staging.complete) {
+    for (size_t bucket = 0; bucket < stripe_bytes_.size(); ++bucket) {
+      if (stripe_bytes_[bucket] > 0 && staging.buckets[bucket] == BucketState::kMissing) {
+        ack.missing.push_back(static_cast<std::int32_t>(bucket));
+      }
+    }
+  }
+  staging.ack_owed = !staging.complete;
+  staging.ack_session = session;
+  ToWorker(session, std::move(ack));
+}
+
+void Server::SendStaged(const Staging& staging) {
+  ToChief(Staged{.update = staging.update,
+                 .samples = staging.closing->samples,
+                 .loss_sum = staging.closing->loss_sum,
+                 .non_finite = staging.closing->non_finite,
+                 .non_finite_layer = staging.closing->non_finite_layer,
+                 .computed_on = staging.closing->computed_on});
+}
+
+Actions Server::OnWorkerClosed(SessionId session, TimePoint now) {
+  sessions_.erase(session);
+  return Take(now);
+}
+
+}  // namespace evenkeel::ps
