@@ -42,6 +42,18 @@ ChiefActions Chief::Start(TimePoint now, std::int64_t unix_ms) {
   impl.started_unix_ms = unix_ms;
   const MembershipConfig& membership = impl.options.experiment.membership;
   impl.phase_deadline = now + membership.ps_timeout;
+  if (impl.options.finished_before) {
+    impl.end_status = impl.options.finished_before->status;
+    impl.end_reason = "the job had finished before; nothing is left to do";
+    impl.phase = Phase::kEnded;
+    impl.ended_at = now;
+    impl.Say(impl.end_reason);
+    EndAction end;
+    end.final_checkpoint = impl.options.resume->version;
+    end.finished_before = true;
+    impl.actions.push_back(std::move(end));
+    return std::exchange(impl.actions, {});
+  }
   TermRecord term{impl.options.term, impl.options.job_id, impl.options.experiment.spec_hash, unix_ms, {}};
   if (impl.options.resume) {
     term.resumed_from = impl.options.resume->version;
@@ -127,6 +139,11 @@ TimePoint Chief::NextDeadline() const {
 }
 
 std::string Chief::StatusJson(TimePoint now) const { return impl_->StatusJson(now); }
+bool Chief::everybody_told() const {
+  std::size_t expected = impl_->servers.size() + impl_->options.listed_workers.size();
+  if (impl_->options.expects_evaluator) ++expected;
+  return impl_->told_of_end.size() >= expected;
+}
 bool Chief::ended() const { return impl_->phase == Phase::kEnded; }
 
 // --- messages -------------------------------------------------------------------------------------------------------

@@ -257,6 +257,7 @@ struct Chief::Impl {
   bool final_scored = false;
   std::optional<EvalReport> last_eval;
   std::optional<TimePoint> ended_at;
+  std::set<std::string> told_of_end;  // names that joined after the end
 };
 
 }  // namespace evenkeel

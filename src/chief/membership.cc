@@ -63,7 +63,10 @@ std::string Chief::Impl::MissingMembers() const {
 }
 
 void Chief::Impl::OnJoin(SessionId session, Join& join) {
-  if (phase == Phase::kEnded) return Send(session, JobEnd{end_status != "failed", end_status, end_reason});
+  if (phase == Phase::kEnded) {
+    told_of_end.insert(join.name);
+    return Send(session, JobEnd{end_status != "failed", end_status, end_reason});
+  }
   if (join.role == Role::kEvaluator) {
     evaluators.insert(session);
     evaluator_seen = true;

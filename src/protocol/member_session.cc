@@ -194,12 +194,15 @@ void MemberSession::State::Run() {
 void MemberSession::State::Connect() {
   std::uint64_t number;
   Message message;
+  std::shared_ptr<Stream> older;
   {
     MutexLock lock(mutex);
     number = ++attempt;
     welcomed = false;
     message.envelope = envelope;
+    older = std::exchange(stream, nullptr);
   }
+  if (older) older->Close();
   auto handler = std::make_shared<Handler>(weak_from_this(), number);
   std::shared_ptr<Stream> fresh =
       transport.Connect(Service::kChief, options.chief_address, handler, options.connect_timeout);

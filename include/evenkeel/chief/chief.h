@@ -41,6 +41,8 @@ struct ChiefOptions {
   bool expects_evaluator = false;
   std::optional<Manifest> resume;         // the checkpoint to go on from
   std::int64_t samples_rolled_back = 0;   // committed after that checkpoint, in earlier terms
+  // The job had ended well in an earlier term: whoever comes is told so, and nothing is done.
+  std::optional<EndRecord> finished_before;
 };
 
 struct SendAction {
@@ -90,6 +92,7 @@ struct EndAction {
   absl::Status status;
   Summary summary;
   std::optional<Version> final_checkpoint;
+  bool finished_before = false;  // in an earlier term; there is no new summary
 };
 using ChiefAction = std::variant<SendAction, CloseAction, AppendLogAction, SyncLogAction, WriteManifestAction,
                                  CommitMetricsAction, LogLineAction, EndAction>;
@@ -116,6 +119,8 @@ class Chief {
   // For `evenkeel status` and progress displays: a JSON object.
   std::string StatusJson(TimePoint now) const;
   bool ended() const;
+  // After the end: every server, listed worker and expected evaluator has been told.
+  bool everybody_told() const;
 
  private:
   struct Impl;

@@ -1,0 +1,57 @@
+#include "runtime/chief_outputs.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "evenkeel/core/status.h"
+
+namespace evenkeel {
+
+absl::StatusOr<std::unique_ptr<ChiefOutputs>> ChiefOutputs::Open(Storage& storage, const std::string& model_dir,
+                                                                 const Clock& clock,
+                                                                 std::optional<std::int64_t> resumed_commit) {
+  std::unique_ptr<ChiefOutputs> outputs(new ChiefOutputs());
+  const std::string folder = JoinPath(JoinPath(model_dir, "tensorboard"), "train");
+  EK_RETURN_IF_ERROR(storage.MakeFolder(folder));
+  EK_ASSIGN_OR_RETURN(outputs->events_, EventFileWriter::Open(storage, folder, clock, ""));
+  EK_ASSIGN_OR_RETURN(
+      outputs->csv_,
+      CsvWriter::Open(storage, JoinPath(model_dir, "metrics.csv"),
+                      {"commit", "generation", "epoch", "samples", "samples_trained", "loss", "learning_rate",
+                       "examples_per_second", "seconds", "dropped_updates", "workers"},
+                      resumed_commit));
+  return outputs;
+}
+
+absl::Status ChiefOutputs::Write(const CommitRow& row) {
+  std::vector<Scalar> scalars = {{"loss", row.loss},
+                                 {"learning_rate", row.learning_rate},
+                                 {"examples_per_second", row.examples_per_second},
+                                 {"epoch", row.epoch},
+                                 {"samples", static_cast<double>(row.samples)},
+                                 {"dropped_updates", static_cast<double>(row.dropped_updates)}};
+  std::string workers;
+  for (const CommitRow::Worker& worker : row.workers) {
+    const std::string name = worker.name.empty() ? absl::StrCat("rank", worker.rank.value()) : worker.name;
+    scalars.push_back({absl::StrCat("batch_size/", name), static_cast<double>(worker.batch)});
+    scalars.push_back({absl::StrCat("step_seconds/", name), worker.step_seconds});
+    scalars.push_back({absl::StrCat("staleness/", name), static_cast<double>(worker.staleness)});
+    absl::StrAppendFormat(&workers, "%s%s batch=%d step_seconds=%.6f staleness=%d", workers.empty() ? "" : "; ", name,
+                          worker.batch, worker.step_seconds, worker.staleness);
+  }
+  EK_RETURN_IF_ERROR(events_->Write(static_cast<std::int64_t>(row.version.commit.value()), scalars));
+  return csv_->Write({absl::StrCat(row.version.commit.value()), absl::StrCat(row.version.generation.value()),
+                      absl::StrFormat("%.6f", row.epoch), absl::StrCat(row.samples), absl::StrCat(row.samples_trained),
+                      absl::StrFormat("%.9g", row.loss), absl::StrFormat("%.9g", row.learning_rate),
+                      absl::StrFormat("%.6g", row.examples_per_second), absl::StrFormat("%.6f", row.seconds),
+                      absl::StrCat(row.dropped_updates), workers});
+}
+
+absl::Status ChiefOutputs::Flush() {
+  EK_RETURN_IF_ERROR(events_->Flush());
+  return csv_->Flush();
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,365 @@
+#include "evenkeel/runtime/chief_runner.h"
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "evenkeel/checkpoint/checkpoint.h"
+#include "evenkeel/chief/chief.h"
+#include "evenkeel/core/log.h"
+#include "evenkeel/core/mutex.h"
+#include "evenkeel/core/random.h"
+#include "evenkeel/core/status.h"
+#include "evenkeel/protocol/log_record.h"
+#include "runtime/chief_outputs.h"
+#include "runtime/job_folder.h"
+
+namespace evenkeel {
+namespace {
+
+constexpr Duration kShutdownGrace = std::chrono::seconds(3);
+constexpr Duration kFinishedLinger = std::chrono::seconds(5);
+constexpr Duration kFlushInterval = std::chrono::seconds(1);
+// Work for the disk that has not been done yet; beyond it the decisions wait.
+constexpr std::size_t kMaxDiskQueue = 1 << 16;
+
+class ChiefRunner {
+ public:
+  ChiefRunner(const ChiefRunnerOptions& options, Transport& transport, Storage& storage, const Clock& clock,
+              StopSource& stop)
+      : options_(options), transport_(transport), storage_(storage), clock_(clock), stop_(stop) {}
+
+  absl::Status Run();
+
+ private:
+  struct Handler : StreamHandler {
+    Handler(ChiefRunner& r, SessionId s) : runner(r), session(s) {}
+    void OnMessage(Stream&, Message message, const PayloadIn&) override {
+      runner.Deliver([&](Chief& chief, TimePoint now) { return chief.OnMessage(session, std::move(message), now); });
+    }
+    void OnClosed(Stream&, const absl::Status&) override {
+      runner.Forget(session);
+      runner.Deliver([&](Chief& chief, TimePoint now) { return chief.OnSessionClosed(session, now); });
+    }
+    ChiefRunner& runner;
+    SessionId session;
+  };
+  using DiskWork = std::variant<SyncLogAction, WriteManifestAction, CommitMetricsAction>;
+
+  absl::Status Prepare();
+  template <class Event>
+  void Deliver(Event&& event);
+  void Perform(ChiefAction& action);
+  void Forget(SessionId session);
+  void RunTimer();
+  void RunDisk();
+  void DoDiskWork(DiskWork& work);
+  absl::Status WriteAndPrune(const Manifest& manifest);
+  absl::Status FinishOutputs();
+
+  // Constant after Prepare.
+  const ChiefRunnerOptions& options_;
+  Transport& transport_;
+  Storage& storage_;
+  const Clock& clock_;
+  StopSource& stop_;
+  std::unique_ptr<WritableFile> log_;
+  std::unique_ptr<ChiefOutputs> outputs_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::unique_ptr<Chief> chief_ ABSL_GUARDED_BY(mutex_);
+  // Actions are performed in order, outside the mutex, by whichever thread finds nobody doing it.
+  std::deque<ChiefAction> pending_ ABSL_GUARDED_BY(mutex_);
+  bool performing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<SessionId, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
+  SessionId last_session_ ABSL_GUARDED_BY(mutex_);
+  bool stop_asked_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stop_told_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<DiskWork> disk_ ABSL_GUARDED_BY(mutex_);
+  bool disk_done_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<EndAction> end_ ABSL_GUARDED_BY(mutex_);
+  absl::Status output_error_ ABSL_GUARDED_BY(mutex_);
+};
+
+absl::Status ChiefRunner::Prepare() {
+  EK_ASSIGN_OR_RETURN(JobFolder folder, ReadJobFolder(storage_, options_.model_dir));
+  LogHistory& history = folder.history;
+  ChiefOptions chief;
+  chief.experiment = options_.experiment;
+  chief.model_dir = options_.model_dir;
+  chief.servers = options_.servers;
+  chief.listed_workers = options_.listed_workers;
+  chief.batch_sizes = options_.batch_sizes;
+  chief.expects_evaluator = options_.expects_evaluator;
+  chief.job_id = history.job_id;
+  if (chief.job_id.empty()) chief.job_id = absl::StrFormat("%016x%016x", RandomNonce(), RandomNonce());
+  chief.generation = history.last_generation.Next();
+  chief.last_incarnation = history.last_incarnation;
+  std::int64_t committed = 0;
+  for (const auto& [version, samples] : history.commits) committed += samples;
+  if (folder.newest) {
+    chief.samples_rolled_back = std::max<std::int64_t>(0, committed - folder.newest->samples_trained);
+    const bool same = folder.newest->spec_hash == options_.experiment.spec_hash;
+    if (folder.newest->final && same && history.end && history.end->status == "finished") {
+      chief.finished_before = *history.end;
+    }
+  }
+  std::optional<std::int64_t> resumed;
+  if (!history.job_id.empty()) {
+    resumed = folder.newest ? static_cast<std::int64_t>(folder.newest->version.commit.value()) : 0;
+  }
+  chief.resume = std::move(folder.newest);
+  EK_ASSIGN_OR_RETURN(ClaimedTerm claim, ClaimTerm(storage_, options_.model_dir, history.last_term));
+  log_ = std::move(claim.log);
+  EK_RETURN_IF_ERROR(storage_.SyncFolder(options_.model_dir));
+  chief.term = claim.term;
+  if (!chief.finished_before) {
+    EK_ASSIGN_OR_RETURN(outputs_, ChiefOutputs::Open(storage_, options_.model_dir, clock_, resumed));
+  }
+  MutexLock lock(mutex_);
+  chief_ = std::make_unique<Chief>(std::move(chief));
+  return absl::OkStatus();
+}
+
+template <class Event>
+void ChiefRunner::Deliver(Event&& event) {
+  std::deque<ChiefAction> batch;
+  {
+    MutexLock lock(mutex_);
+    for (ChiefAction& action : event(*chief_, clock_.Now())) pending_.push_back(std::move(action));
+    changed_.NotifyAll();
+    if (performing_) return;
+    performing_ = true;
+    batch.swap(pending_);
+  }
+  for (;;) {
+    for (ChiefAction& action : batch) Perform(action);
+    batch.clear();
+    MutexLock lock(mutex_);
+    if (pending_.empty()) {
+      performing_ = false;
+      changed_.NotifyAll();
+      return;
+    }
+    batch.swap(pending_);
+  }
+}
+
+void ChiefRunner::Perform(ChiefAction& action) {
+  if (auto* send = std::get_if<SendAction>(&action)) {
+    std::shared_ptr<Stream> stream;
+    {
+      MutexLock lock(mutex_);
+      auto it = streams_.find(send->session);
+      if (it == streams_.end()) return;
+      stream = it->second;
+    }
+    (void)stream->Send(std::move(send->message));  // a stream that fails ends in OnClosed
+  } else if (auto* close = std::get_if<CloseAction>(&action)) {
+    std::shared_ptr<Stream> stream;
+    {
+      MutexLock lock(mutex_);
+      auto it = streams_.find(close->session);
+      if (it == streams_.end()) return;
+      stream = it->second;
+    }
+    stream->Close();
+  } else if (auto* append = std::get_if<AppendLogAction>(&action)) {
+    const std::string bytes = EncodeLogRecord(append->record);
+    absl::Status status = log_->Append(std::as_bytes(std::span(bytes)));
+    if (!status.ok()) {
+      MutexLock lock(mutex_);
+      if (output_error_.ok()) output_error_ = Annotate(status, "commit log");
+      changed_.NotifyAll();
+    }
+  } else if (auto* line = std::get_if<LogLineAction>(&action)) {
+    Log(line->level, line->text);
+  } else if (auto* end = std::get_if<EndAction>(&action)) {
+    MutexLock lock(mutex_);
+    end_ = std::move(*end);
+    changed_.NotifyAll();
+  } else {
+    MutexLock lock(mutex_);
+    while (disk_.size() >= kMaxDiskQueue) changed_.Wait(mutex_);
+    if (auto* sync = std::get_if<SyncLogAction>(&action)) disk_.push_back(*sync);
+    if (auto* write = std::get_if<WriteManifestAction>(&action)) disk_.push_back(std::move(*write));
+    if (auto* row = std::get_if<CommitMetricsAction>(&action)) disk_.push_back(std::move(*row));
+    changed_.NotifyAll();
+  }
+}
+
+void ChiefRunner::Forget(SessionId session) {
+  std::shared_ptr<Stream> last;
+  MutexLock lock(mutex_);
+  auto it = streams_.find(session);
+  if (it == streams_.end()) return;
+  last = std::move(it->second);
+  streams_.erase(it);
+}
+
+// Ticks, and tells the chief to stop.
+void ChiefRunner::RunTimer() {
+  for (;;) {
+    bool stop_now = false;
+    {
+      MutexLock lock(mutex_);
+      while (!end_ && output_error_.ok() && !(stop_asked_ && !stop_told_) && clock_.Now() < chief_->NextDeadline()) {
+        changed_.WaitUntil(mutex_, chief_->NextDeadline());
+      }
+      if (end_ || !output_error_.ok()) return;
+      if (stop_asked_ && !stop_told_) stop_now = stop_told_ = true;
+    }
+    if (stop_now) {
+      Deliver([&](Chief& chief, TimePoint now) { return chief.Stop(stop_.reason(), now); });
+    } else {
+      Deliver([](Chief& chief, TimePoint now) { return chief.Tick(now); });
+    }
+  }
+}
+
+// Slow work in order, off the decisions' path.
+void ChiefRunner::RunDisk() {
+  TimePoint next_flush = kNever;
+  for (;;) {
+    std::optional<DiskWork> work;
+    bool flush = false;
+    {
+      MutexLock lock(mutex_);
+      while (disk_.empty() && !disk_done_ && clock_.Now() < next_flush) changed_.WaitUntil(mutex_, next_flush);
+      if (!disk_.empty()) {
+        work = std::move(disk_.front());
+        disk_.pop_front();
+        changed_.NotifyAll();
+        if (next_flush == kNever) next_flush = clock_.Now() + kFlushInterval;
+      } else if (disk_done_) {
+        return;
+      }
+      flush = clock_.Now() >= next_flush;
+      if (flush) next_flush = kNever;
+    }
+    if (work) DoDiskWork(*work);
+    if (!flush || !outputs_) continue;
+    if (absl::Status status = outputs_->Flush(); !status.ok()) {
+      MutexLock lock(mutex_);
+      if (output_error_.ok()) output_error_ = status;
+      changed_.NotifyAll();
+    }
+  }
+}
+
+void ChiefRunner::DoDiskWork(DiskWork& work) {
+  absl::Status status;
+  if (std::holds_alternative<SyncLogAction>(work)) status = log_->Sync();
+  if (auto* row = std::get_if<CommitMetricsAction>(&work)) status = outputs_->Write(row->row);
+  if (auto* write = std::get_if<WriteManifestAction>(&work)) {
+    const Version version = write->manifest.version;
+    const absl::Status written = WriteAndPrune(write->manifest);
+    Deliver([&](Chief& chief, TimePoint now) { return chief.OnManifestWritten(version, written, now); });
+  }
+  if (status.ok()) return;
+  MutexLock lock(mutex_);
+  if (output_error_.ok()) output_error_ = status;
+  changed_.NotifyAll();
+}
+
+absl::Status ChiefRunner::WriteAndPrune(const Manifest& manifest) {
+  EK_RETURN_IF_ERROR(WriteManifest(storage_, options_.model_dir, manifest));
+  EK_ASSIGN_OR_RETURN(const CheckpointList list, ListCheckpoints(storage_, options_.model_dir));
+  const CheckpointConfig& config = options_.experiment.checkpoint;
+  const Version pinned[] = {manifest.version};
+  for (Version version : CheckpointsToRemove(list.versions, config.keep_max, config.keep_every, pinned)) {
+    absl::Status removed = RemoveCheckpoint(storage_, options_.model_dir, version);
+    if (!removed.ok()) LogWarning(absl::StrCat("old checkpoint stays: ", removed.message()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ChiefRunner::FinishOutputs() {
+  std::optional<EndAction> end;
+  {
+    MutexLock lock(mutex_);
+    end = end_;
+  }
+  if (outputs_) EK_RETURN_IF_ERROR(outputs_->Flush());
+  EK_RETURN_IF_ERROR(log_->Sync());
+  if (end->finished_before) return absl::OkStatus();
+  if (end->final_checkpoint) {
+    EK_ASSIGN_OR_RETURN(const CheckpointReader reader,
+                        CheckpointReader::Open(storage_, options_.model_dir, *end->final_checkpoint));
+    EK_ASSIGN_OR_RETURN(end->summary.parameters_sha256, ParametersSha256(reader));
+  }
+  return WriteSummary(storage_, options_.model_dir, end->summary);
+}
+
+absl::Status ChiefRunner::Run() {
+  EK_RETURN_IF_ERROR(storage_.MakeFolder(options_.model_dir));
+  EK_ASSIGN_OR_RETURN(ModelDirLock lock_file, ModelDirLock::Take(options_.model_dir));
+  EK_RETURN_IF_ERROR(Prepare());
+  auto accept = [this](std::shared_ptr<Stream> stream) -> std::shared_ptr<StreamHandler> {
+    MutexLock lock(mutex_);
+    last_session_ = last_session_.Next();
+    streams_[last_session_] = std::move(stream);
+    return std::make_shared<Handler>(*this, last_session_);
+  };
+  EK_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,
+                      transport_.Listen(Service::kChief, options_.listen_address, accept));
+  if (options_.on_listening) options_.on_listening(listener->port());
+  Deliver([&](Chief& chief, TimePoint now) {
+    return chief.Start(now, clock_.WallNow().time_since_epoch() / std::chrono::milliseconds(1));
+  });
+  const int subscription = stop_.Subscribe([this] {
+    MutexLock lock(mutex_);
+    stop_asked_ = true;
+    changed_.NotifyAll();
+  });
+  std::thread timer([this] { RunTimer(); });
+  std::thread disk([this] { RunDisk(); });
+
+  absl::Status output_error;
+  {
+    MutexLock lock(mutex_);
+    while (!end_ && output_error_.ok()) changed_.Wait(mutex_);
+    output_error = output_error_;
+    if (end_ && end_->finished_before) {
+      // Members that come only now are told at once that there is nothing to do.
+      const TimePoint until = clock_.Now() + kFinishedLinger;
+      while (!stop_asked_ && !chief_->everybody_told() && clock_.Now() < until) changed_.WaitUntil(mutex_, until);
+    }
+    while (performing_) changed_.Wait(mutex_);
+  }
+  timer.join();
+  stop_.Unsubscribe(subscription);
+  {
+    MutexLock lock(mutex_);
+    disk_done_ = true;
+    changed_.NotifyAll();
+  }
+  disk.join();
+  // A chief that cannot write decides nothing more; its members are let go without a word of success.
+  absl::Status result = output_error.ok() ? FinishOutputs() : output_error;
+  listener->Shutdown(kShutdownGrace);
+  {
+    MutexLock lock(mutex_);
+    streams_.clear();
+  }
+  if (!result.ok()) return result;
+  MutexLock lock(mutex_);
+  return end_->status;
+}
+
+}  // namespace
+
+absl::Status RunChief(const ChiefRunnerOptions& options, Transport& transport, Storage& storage, const Clock& clock,
+                      StopSource& stop) {
+  return ChiefRunner(options, transport, storage, clock, stop).Run();
+}
+
+}  // namespace evenkeel
