@@ -1,4 +1,8 @@
 // Training and evaluation sets: random access by sample index, and batches cut from an epoch's permutation.
+//
+// Threading: an opened set is immutable and shared freely; a Batch belongs to one thread at a time.
+// Ownership: sets lie whole in memory (images as bytes, normalised when a batch is assembled).
+// Errors:    absl::Status; each names the file, the record or line, the value and what would be right.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -43,8 +48,12 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual const ExampleSpec& spec() const = 0;
   virtual std::int64_t size() const = 0;
-  // Appends sample `index`, normalised, to the batch's buffers. Errors: kDataLoss, kOutOfRange name file and index.
+  // Appends sample `index`, normalised, to the batch's buffers: features (dense) or columns, values and the next row
+  // offset (sparse), and labels. `batch.samples` is the caller's. Errors: kDataLoss, kOutOfRange name file and index.
   virtual absl::Status Append(std::int64_t index, Batch& batch) const = 0;
+  // What a zero pixel of the source is after normalisation, one value a channel: fills the padding of random crops, so
+  // that cropping and then normalising gives the same picture. Empty: 0.
+  virtual std::span<const float> padding() const { return {}; }
 };
 
 struct OpenedData {
@@ -71,7 +80,8 @@ struct LabelScale {
 };
 absl::StatusOr<LabelScale> LabelScaleFrom(std::string_view statistics_json);
 
-// Factories for sources of type custom. Register before OpenTrainingData; not thread-safe.
+// Factories for sources of type custom, which normalise and validate by themselves (input.normalize must be none).
+// Register before OpenTrainingData; not thread-safe.
 using DatasetFactory =
     std::function<absl::StatusOr<std::unique_ptr<Dataset>>(const Attributes&, bool training, std::string_view data_folder)>;
 void RegisterDataset(const std::string& type, DatasetFactory factory);
@@ -96,8 +106,10 @@ struct AugmentOptions {
   std::int64_t crop_padding = 0;  // pixels
 };
 
-// Fills `batch` with the samples at `positions` of the epoch, augmented by (seed, epoch, sample).
-// Thread-safe for distinct batches.
+// Fills `batch` with the samples at `positions` of the epoch's permutation (keyed by augment.seed), augmented by
+// (seed, epoch, sample): first the crop of the padded image, then the flip, each offset equally likely.
+// Thread-safe for distinct batches. Errors: kOutOfRange for a position outside [0, size); kInvalidArgument when flip or
+// crop are asked of samples that are not images.
 absl::Status AssembleBatch(const Dataset& dataset, const AugmentOptions& augment, Epoch epoch,
                            const RangeList& positions, Batch& batch);
 // Samples [begin, end) in index order, not augmented; for evaluation.
