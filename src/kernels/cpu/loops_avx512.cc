@@ -1,0 +1,2 @@
+#define EVENKEEL_LOOPS_NAMESPACE avx512
+#include "kernels/cpu/loops.inc"

@@ -1,0 +1,2 @@
+#define EVENKEEL_LOOPS_NAMESPACE baseline
+#include "kernels/cpu/loops.inc"
