@@ -1,0 +1,62 @@
+// A worker's memory: the pulled parameters and the step's gradients, both flat vectors in the layout's order, and which
+// buckets the backward pass has finished.
+//
+// Threading: Place is for any thread; the rest for the step loop.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "evenkeel/core/arena.h"
+#include "evenkeel/core/mutex.h"
+#include "evenkeel/protocol/layout.h"
+#include "evenkeel/protocol/stream.h"
+
+namespace evenkeel {
+
+class StepBuffers {
+ public:
+  static absl::StatusOr<std::unique_ptr<StepBuffers>> Create(ParameterLayout layout);
+
+  const ParameterLayout& layout() const { return layout_; }
+  // One pointer a tensor, for Model::Bind.
+  std::vector<void*> ParameterPointers() const;
+  std::vector<void*> GradientPointers() const;
+
+  // Writes a stripe of a pulled version. False when the payload's size is not the stripe's.
+  bool Place(int bucket, ServerIndex server, const PayloadIn& payload);
+
+  // A new step: no bucket is finished, and nobody sends the old gradients any more (waits until `deadline`; false when it
+  // passes).
+  bool BeginStep(TimePoint deadline);
+  // Tensor i's gradient is final; calls `bucket_ready` for each bucket that is complete with it.
+  void TensorReady(int tensor, const std::function<void(int)>& bucket_ready);
+  // The server's part of a bucket's gradient; held until the transport has sent it.
+  PayloadOut Gradient(int bucket, ServerIndex server);
+
+ private:
+  explicit StepBuffers(ParameterLayout layout) : layout_(std::move(layout)) {}
+
+  const ParameterLayout layout_;
+  Arena parameters_, gradients_;
+  std::vector<std::vector<int>> buckets_of_tensor_;
+  std::vector<int> tensors_in_bucket_;
+  std::vector<int> missing_;  // tensors a bucket still waits for
+
+  // Shared with payloads in flight, which may outlive this object's step but not the process's arenas: the arenas are freed
+  // only once all are sent.
+  struct InFlight {
+    Mutex mutex;
+    CondVar changed;
+    int count ABSL_GUARDED_BY(mutex) = 0;
+  };
+  std::shared_ptr<InFlight> in_flight_ = std::make_shared<InFlight>();
+
+ public:
+  ~StepBuffers();
+};
+
+}  // namespace evenkeel
