@@ -40,8 +40,8 @@ absl::Status CheckKeys(const json& object, std::string_view path, const std::vec
   }
   for (const auto& [key, value] : object.items()) {
     if (std::find(allowed.begin(), allowed.end(), key) != allowed.end()) continue;
-    return Invalid(FieldPath(path, key), Concat("unknown field", NearestHint(key, allowed), "; allowed: ",
-                                                      absl::StrJoin(allowed, ", ")));
+    return Invalid(FieldPath(path, key),
+                   Concat("unknown field", NearestHint(key, allowed), "; allowed: ", absl::StrJoin(allowed, ", ")));
   }
   return absl::OkStatus();
 }
@@ -85,7 +85,7 @@ absl::StatusOr<std::vector<HostPort>> ReadAddresses(const json& cluster, const s
   const std::string path = FieldPath("cluster", role);
   if (!found->is_array()) {
     return Invalid(path, Concat(ShowValue(*found), " is ", ShowType(*found),
-                                      "; expected a list of addresses, as [\"host:2222\"]"));
+                                "; expected a list of addresses, as [\"host:2222\"]"));
   }
   for (std::size_t i = 0; i < found->size(); ++i) {
     const json& item = (*found)[i];
@@ -136,8 +136,8 @@ absl::StatusOr<TaskId> ReadTask(const json& task) {
   const auto role = ParseRole(type->get_ref<const std::string&>());
   if (!role.ok()) return Invalid("task.type", std::string(role.status().message()));
   if (!index->is_string() && !index->is_number()) {
-    return Invalid("task.index", Concat(ShowValue(*index), " is ", ShowType(*index),
-                                              "; expected a whole number from 0"));
+    return Invalid("task.index",
+                   Concat(ShowValue(*index), " is ", ShowType(*index), "; expected a whole number from 0"));
   }
   const auto number = ParseIndex(index->is_string() ? index->get<std::string>() : index->dump());
   if (!number.ok()) return Invalid("task.index", std::string(number.status().message()));
@@ -153,9 +153,8 @@ absl::Status CheckTask(const TaskId& task, const Cluster& cluster, std::string_v
                                                          : cluster.evaluators.size();
   if (static_cast<std::size_t>(task.index) < count) return absl::OkStatus();
   const std::string range = count == 0 ? "none" : count == 1 ? "only 0" : Concat("0 to ", count - 1);
-  return Invalid(index_path, Concat(task.index, " is out of range; the cluster lists ", count, " ",
-                                          ToString(task.role), count == 1 || task.role == Role::kPs ? "" : "s", " (",
-                                          range, ")"));
+  return Invalid(index_path, Concat(task.index, " is out of range; the cluster lists ", count, " ", ToString(task.role),
+                                    count == 1 || task.role == Role::kPs ? "" : "s", " (", range, ")"));
 }
 
 absl::Status ReadBatchSizes(const json& document, Cluster& out) {
@@ -170,14 +169,16 @@ absl::Status ReadBatchSizes(const json& document, Cluster& out) {
   }
   if (!list.is_array()) {
     return Invalid(path, Concat(ShowValue(list), " is ", ShowType(list),
-                                      "; expected a list, or a string that holds one: [128, 64]"));
+                                "; expected a list, or a string that holds one: [128, 64]"));
   }
   for (std::size_t i = 0; i < list.size(); ++i) {
     const bool whole = list[i].is_number_integer();
     const bool inside = whole && list[i] >= 1 && list[i] <= kMaxBatchSize;
     if (!inside) {
-      return Invalid(ItemPath(path, i), Concat(ShowValue(list[i]), " is no batch size; expected a whole number "
-                                                                         "from 1 to ", kMaxBatchSize));
+      return Invalid(ItemPath(path, i), Concat(ShowValue(list[i]),
+                                               " is no batch size; expected a whole number "
+                                               "from 1 to ",
+                                               kMaxBatchSize));
     }
     out.batch_sizes.push_back(list[i].get<std::int64_t>());
   }
@@ -242,7 +243,8 @@ absl::StatusOr<Cluster> LoadCluster(const std::optional<std::string>& file, cons
   }
   const char* text = std::getenv(kVariable);
   if (text == nullptr) {
-    return absl::NotFoundError("no cluster: neither --cluster FILE is given nor the environment variable TF_CONFIG set");
+    return absl::NotFoundError(
+        "no cluster: neither --cluster FILE is given nor the environment variable TF_CONFIG set");
   }
   return ParseCluster(text, kVariable, task);
 }
@@ -251,9 +253,9 @@ absl::Status CheckBatchSizes(const Cluster& cluster, bool chief_trains) {
   if (cluster.batch_sizes.empty()) return absl::OkStatus();
   const std::size_t tasks = cluster.workers.size() + (chief_trains ? 1 : 0);
   if (cluster.batch_sizes.size() == tasks) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      Concat("batch_size_list: ", cluster.batch_sizes.size(), " entries, but ", tasks, " tasks train (",
-                   chief_trains ? "the chief, then " : "", cluster.workers.size(), " workers); give one each"));
+  return absl::InvalidArgumentError(Concat("batch_size_list: ", cluster.batch_sizes.size(), " entries, but ", tasks,
+                                           " tasks train (", chief_trains ? "the chief, then " : "",
+                                           cluster.workers.size(), " workers); give one each"));
 }
 
 }  // namespace evenkeel

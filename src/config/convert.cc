@@ -352,7 +352,7 @@ Experiment ToExperiment(const config::Experiment& message) {
                     .keep_every = message.checkpoint().keep_every()};
   out.membership = ToMembership(message.membership());
   out.batching.mode = message.batching().mode() == config::Batching::MODE_STATIC ? BatchingConfig::Mode::kStatic
-                                                                                : BatchingConfig::Mode::kOff;
+                                                                                 : BatchingConfig::Mode::kOff;
   out.batching.min_batch_size = message.batching().min_batch_size();
   out.batching.max_batch_size = message.batching().max_batch_size();
   out.batching.speeds = ToList(message.batching().speeds());

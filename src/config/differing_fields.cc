@@ -12,8 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-void Compare(const json& a, const json& b, const std::string& path, std::size_t limit,
-             std::vector<std::string>& out) {
+void Compare(const json& a, const json& b, const std::string& path, std::size_t limit, std::vector<std::string>& out) {
   if (out.size() >= limit || a == b) return;
   if (a.is_object() && b.is_object()) {
     std::set<std::string> keys;

@@ -63,8 +63,7 @@ absl::StatusOr<Experiment> ParseExperiment(std::string_view json, std::string_vi
                                            const std::vector<std::string>& overrides) {
   auto experiment = Parse(json, overrides);
   if (experiment.ok()) return experiment;
-  return absl::Status(experiment.status().code(),
-                      Concat("experiment ", origin, ": ", experiment.status().message()));
+  return absl::Status(experiment.status().code(), Concat("experiment ", origin, ": ", experiment.status().message()));
 }
 
 absl::StatusOr<Experiment> LoadExperiment(const std::string& path, const std::vector<std::string>& overrides) {

@@ -81,13 +81,13 @@ absl::Status CheckSparse(const config::Experiment& experiment) {
   }
   if (input.normalize() != config::Input::NORMALIZE_NONE) {
     return Invalid("input.normalize", Concat("'", EnumName(input, "normalize"),
-                                                   "' would fill sparse rows; allowed with input.sparse: none"));
+                                             "' would fill sparse rows; allowed with input.sparse: none"));
   }
   for (const config::Layer& layer : experiment.model().layers()) {
     const bool takes_sample = std::find(layer.inputs().begin(), layer.inputs().end(), "input") != layer.inputs().end();
     if (takes_sample && !layer.has_dense()) {
       return Invalid("input.sparse", Concat("layer '", layer.name(), "' (", LayerType(layer),
-                                                  ") takes the input, and only dense layers take sparse rows"));
+                                            ") takes the input, and only dense layers take sparse rows"));
     }
   }
   return absl::OkStatus();
@@ -111,12 +111,13 @@ absl::Status CheckLabels(const config::Experiment& experiment) {
   const config::Loss& loss = experiment.model().loss();
   const config::Input& input = experiment.input();
   if (loss.type() == config::Loss::TYPE_SOFTMAX_CROSS_ENTROPY && input.classes() < 2) {
-    return Invalid("input.classes", Concat(input.classes(), " is out of range; the loss softmax_cross_entropy "
-                                                                  "needs at least 2"));
+    return Invalid("input.classes", Concat(input.classes(),
+                                           " is out of range; the loss softmax_cross_entropy "
+                                           "needs at least 2"));
   }
   if (IsRegression(loss) && input.classes() != 0) {
     return Invalid("input.classes", Concat(input.classes(), ", but the loss ", EnumName(loss, "type"),
-                                                 " is for regression, which has none: 0"));
+                                           " is for regression, which has none: 0"));
   }
   if (input.label_normalize() == config::Input::LABEL_NORMALIZE_STANDARDIZE && !IsRegression(loss)) {
     return Invalid("input.label_normalize",
@@ -149,8 +150,8 @@ absl::Status CheckFloats(const Message& message, const std::string& path) {
 
 absl::Status CheckSync(const config::Sync& sync, const config::Membership& membership) {
   if (sync.backup_workers() > 0 && sync.mode() != config::Sync::MODE_BSP) {
-    return Invalid("train.sync.backup_workers", Concat(sync.backup_workers(), " goes with mode bsp, not with ",
-                                                             EnumName(sync, "mode")));
+    return Invalid("train.sync.backup_workers",
+                   Concat(sync.backup_workers(), " goes with mode bsp, not with ", EnumName(sync, "mode")));
   }
   if (sync.staleness() > 0 && sync.mode() != config::Sync::MODE_SSP) {
     return Invalid("train.sync.staleness",
@@ -159,7 +160,7 @@ absl::Status CheckSync(const config::Sync& sync, const config::Membership& membe
   if (sync.backup_workers() >= membership.workers_max()) {
     return Invalid("train.sync.backup_workers",
                    Concat(sync.backup_workers(), " is out of range; allowed: below membership.workers_max, ",
-                                membership.workers_max()));
+                          membership.workers_max()));
   }
   return absl::OkStatus();
 }
@@ -189,21 +190,21 @@ absl::Status CheckSchedule(const config::Schedule& schedule) {
 absl::Status CheckMetric(const std::string& metric, const config::Experiment& experiment, const std::string& path) {
   const config::Loss& loss = experiment.model().loss();
   const std::int64_t classes = experiment.input().classes();
-  static const std::vector<std::string> kNames = {"accuracy", "top_k:K", "auc", "precision",
+  static const std::vector<std::string> kNames = {"accuracy", "top_k:K", "auc",  "precision",
                                                   "recall",   "mse",     "rmse", "mae"};
   std::int64_t k = 0;
   const bool top_k = absl::StartsWith(metric, "top_k:") && absl::SimpleAtoi(metric.substr(6), &k);
   const bool regression = metric == "mse" || metric == "rmse" || metric == "mae";
   if (!top_k && (metric == "top_k:K" || std::find(kNames.begin(), kNames.end(), metric) == kNames.end())) {
     return Invalid(path, Concat("'", metric, "' is no metric", NearestHint(metric, kNames), "; allowed: loss, ",
-                                      absl::StrJoin(kNames, ", "), " (K a number, as top_k:5)"));
+                                absl::StrJoin(kNames, ", "), " (K a number, as top_k:5)"));
   }
   if (top_k && (k < 1 || k > std::max<std::int64_t>(classes, 1))) {
     return Invalid(path, Concat("'", metric, "': K is out of range; allowed: 1 to input.classes, ", classes));
   }
   if (IsRegression(loss) && !regression) {
     return Invalid(path, Concat("'", metric, "' is for classes, and the loss ", EnumName(loss, "type"),
-                                      " is for regression; allowed: loss, mse, rmse, mae"));
+                                " is for regression; allowed: loss, mse, rmse, mae"));
   }
   if (loss.type() == config::Loss::TYPE_SOFTMAX_CROSS_ENTROPY && regression) {
     return Invalid(path, Concat("'", metric, "' is for regression, and the loss softmax_cross_entropy for classes"));
@@ -219,7 +220,7 @@ absl::Status CheckChosen(const std::string& metric, const config::Eval& eval, co
   std::vector<std::string> names = {"loss"};
   names.insert(names.end(), eval.metrics().begin(), eval.metrics().end());
   return Invalid(path, Concat("'", metric, "' is not measured", NearestHint(metric, names), "; eval.metrics has ",
-                                    absl::StrJoin(names, ", ")));
+                              absl::StrJoin(names, ", ")));
 }
 
 }  // namespace
@@ -288,19 +289,19 @@ absl::Status CompleteRest(config::Experiment& experiment) {
   }
   const config::Membership& membership = experiment.membership();
   if (membership.workers_max() < membership.workers_min()) {
-    return Invalid("membership.workers_max", Concat(membership.workers_max(),
-                                                          " is out of range; allowed: at least workers_min, ",
-                                                          membership.workers_min()));
+    return Invalid("membership.workers_max",
+                   Concat(membership.workers_max(), " is out of range; allowed: at least workers_min, ",
+                          membership.workers_min()));
   }
   if (membership.renew_ms() >= membership.lease_ms()) {
-    return Invalid("membership.renew_ms", Concat(membership.renew_ms(), " is out of range; allowed: below lease_ms, ",
-                                                       membership.lease_ms()));
+    return Invalid("membership.renew_ms",
+                   Concat(membership.renew_ms(), " is out of range; allowed: below lease_ms, ", membership.lease_ms()));
   }
   const config::Batching& batching = experiment.batching();
   if (batching.max_batch_size() != 0 && batching.max_batch_size() < batching.min_batch_size()) {
     return Invalid("batching.max_batch_size",
                    Concat(batching.max_batch_size(), " is out of range; allowed: 0, or at least min_batch_size, ",
-                                batching.min_batch_size()));
+                          batching.min_batch_size()));
   }
   const bool is_static = batching.mode() == config::Batching::MODE_STATIC;
   if (is_static && batching.speeds().empty()) {

@@ -52,7 +52,7 @@ absl::Status Split(std::string_view text, std::string& host, std::string& port) 
     const bool all_groups = std::count(text.begin(), text.end(), ':') == 8 && host.find("::") == std::string::npos;
     if (all_groups && IsIpv6(host)) return absl::OkStatus();
     return Invalid(text, Concat("does not say where the address ends and the port begins; write an IPv6 address "
-                                      "in brackets, as [::1]:2222"));
+                                "in brackets, as [::1]:2222"));
   }
   if (!IsNameOrIpv4(host)) return Invalid(text, Concat("names no host: '", host, "'; expected host:port"));
   return absl::OkStatus();
@@ -68,9 +68,8 @@ absl::StatusOr<HostPort> ParseHostPort(std::string_view text) {
   HostPort out;
   std::string port;
   if (absl::Status status = Split(text, out.host, port); !status.ok()) return status;
-  const bool digits = !port.empty() && port.size() <= 5 && std::all_of(port.begin(), port.end(), [](unsigned char c) {
-    return absl::ascii_isdigit(c);
-  });
+  const bool digits = !port.empty() && port.size() <= 5 &&
+                      std::all_of(port.begin(), port.end(), [](unsigned char c) { return absl::ascii_isdigit(c); });
   if (!digits || !absl::SimpleAtoi(port, &out.port) || out.port > 65535) {
     return Invalid(text, Concat("has the port '", port, "'; expected 0 (any free one) to 65535"));
   }

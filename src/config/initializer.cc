@@ -52,8 +52,8 @@ absl::StatusOr<InitializerSpec> ParseInitializer(std::string_view text) {
   }
   return absl::InvalidArgumentError(
       Concat("'", text,
-                   "' is no initializer; allowed: zeros, glorot_uniform, glorot_normal, he_uniform, he_normal, "
-                   "lecun_normal, normal:STDDEV, truncated_normal:STDDEV, uniform:LIMIT, constant:VALUE"));
+             "' is no initializer; allowed: zeros, glorot_uniform, glorot_normal, he_uniform, he_normal, "
+             "lecun_normal, normal:STDDEV, truncated_normal:STDDEV, uniform:LIMIT, constant:VALUE"));
 }
 
 }  // namespace evenkeel

@@ -92,9 +92,8 @@ absl::Status ParseJson(std::string_view text, json& out) {
   }
   DuplicateKeys duplicates;
   try {
-    out = json::parse(text, [&](int, json::parse_event_t event, json& parsed) {
-      return duplicates.OnEvent(event, parsed);
-    });
+    out = json::parse(text,
+                      [&](int, json::parse_event_t event, json& parsed) { return duplicates.OnEvent(event, parsed); });
   } catch (const json::exception& error) {
     return absl::InvalidArgumentError(Concat("not JSON: ", SyntaxError(error.what())));
   }

@@ -81,14 +81,14 @@ absl::Status FillInputs(config::Model& model, const std::string& list) {
                                      [&](const config::Layer& other) { return other.name() == input; });
       if (later) return Invalid(path, Concat("'", input, "' does not come before '", layer.name(), "'"));
       return Invalid(path, Concat("'", input, "' is no layer", NearestHint(input, earlier), "; before it come ",
-                                        absl::StrJoin(earlier, ", ")));
+                                  absl::StrJoin(earlier, ", ")));
     }
     earlier.push_back(layer.name());
   }
   for (int i = 0; i + 1 < model.layers_size(); ++i) {
     if (used.count(model.layers(i).name()) == 0) {
-      return Invalid(ItemPath(list, i), Concat("no layer takes the output of '", model.layers(i).name(),
-                                                     "', and it is not the last"));
+      return Invalid(ItemPath(list, i),
+                     Concat("no layer takes the output of '", model.layers(i).name(), "', and it is not the last"));
     }
   }
   return absl::OkStatus();
@@ -102,8 +102,8 @@ absl::Status FillPadding(Window& window, const std::string& path) {
   } else if (window.padding() == config::PADDING_EXPLICIT && window.pads().empty()) {
     return Invalid(FieldPath(path, "padding"), "'explicit' needs pads: [top, bottom, left, right]");
   } else if (window.padding() != config::PADDING_EXPLICIT && any) {
-    return Invalid(FieldPath(path, "pads"), Concat("go with padding 'explicit', not with '",
-                                                         EnumName(window, "padding"), "'"));
+    return Invalid(FieldPath(path, "pads"),
+                   Concat("go with padding 'explicit', not with '", EnumName(window, "padding"), "'"));
   }
   if (window.pads().empty()) {
     for (int i = 0; i < 4; ++i) window.add_pads(0);
@@ -117,8 +117,8 @@ absl::Status CompletePool(config::Pool& pool, const std::string& path) {
   // A window that lies in the padding alone would have no maximum and no mean.
   for (int i = 0; i < 4; ++i) {
     if (pool.pads(i) >= pool.kernel(i / 2)) {
-      return Invalid(FieldPath(path, "pads"), Concat(pool.pads(i), " is out of range; allowed: below the kernel's ",
-                                                           pool.kernel(i / 2)));
+      return Invalid(FieldPath(path, "pads"),
+                     Concat(pool.pads(i), " is out of range; allowed: below the kernel's ", pool.kernel(i / 2)));
     }
   }
   return absl::OkStatus();
@@ -126,14 +126,14 @@ absl::Status CompletePool(config::Pool& pool, const std::string& path) {
 
 absl::Status CheckInitializer(const std::string& text, const std::string& path) {
   const auto spec = ParseInitializer(text);
-  return spec.ok() ? absl::OkStatus() : Invalid(FieldPath(path, "kernel_initializer"), std::string(spec.status().message()));
+  return spec.ok() ? absl::OkStatus()
+                   : Invalid(FieldPath(path, "kernel_initializer"), std::string(spec.status().message()));
 }
 
 absl::Status CompleteConv2d(config::Conv2d& conv, const std::string& path) {
   EK_RETURN_IF_ERROR(FillPadding(conv, path));
   if (conv.filters() % conv.groups() != 0) {
-    return Invalid(FieldPath(path, "filters"),
-                   Concat(conv.filters(), " is not a multiple of groups, ", conv.groups()));
+    return Invalid(FieldPath(path, "filters"), Concat(conv.filters(), " is not a multiple of groups, ", conv.groups()));
   }
   return CheckInitializer(conv.kernel_initializer(), path);
 }

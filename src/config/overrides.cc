@@ -83,8 +83,8 @@ absl::Status ApplyOverride(std::string_view text, json& document) {
         return Refused(text, Concat(path, " is ", ShowType(*target), "; it has no item ", index));
       }
       if (index >= target->size()) {
-        return Refused(text, Concat(path, ": index ", index, " is out of range; the list has ", target->size(),
-                                          " items"));
+        return Refused(text,
+                       Concat(path, ": index ", index, " is out of range; the list has ", target->size(), " items"));
       }
       target = &(*target)[index];
       path = ItemPath(path, index);

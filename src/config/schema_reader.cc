@@ -258,7 +258,7 @@ absl::Status ReadPresent(const json& value, std::string_view path, Message& out)
       for (int i = 0; i < type.field_count(); ++i) names.push_back(type.field(i)->name());
       return Invalid(FieldPath(path, name),
                      Concat("unknown field", NearestHint(name, names),
-                                  names.empty() ? "; there are none here" : "; allowed: ", absl::StrJoin(names, ", ")));
+                            names.empty() ? "; there are none here" : "; allowed: ", absl::StrJoin(names, ", ")));
     }
     if (item.is_null()) continue;
     if (const OneofDescriptor* oneof = field->real_containing_oneof(); oneof != nullptr) {

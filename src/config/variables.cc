@@ -43,7 +43,7 @@ absl::StatusOr<std::string> Lookup(std::string_view name, std::string_view data_
   if (!value.empty()) return value;
   return absl::InvalidArgumentError(
       Concat("the environment variable ", name, " is not set",
-                   name == kDataVariable ? "; set it, or --data, to the folder that holds the data sets" : ""));
+             name == kDataVariable ? "; set it, or --data, to the folder that holds the data sets" : ""));
 }
 
 }  // namespace

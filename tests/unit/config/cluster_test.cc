@@ -46,14 +46,16 @@ TEST_CASE("a bad cluster file is refused with its place, the value and what is a
       {R"({"cluster": {"chief": ["a:1"], "ps": ["::1:2222"]}})", "cluster.ps[0]: '::1:2222' does not say where"},
       {With(R"("task": {"type": "worker", "index": 7})"),
        "TF_CONFIG: task.index: 7 is out of range; the cluster lists 2 workers (0 to 1)"},
-      {With(R"("task": {"type": "ps", "index": "1"})"), "task.index: 1 is out of range; the cluster lists 1 ps (only 0)"},
+      {With(R"("task": {"type": "ps", "index": "1"})"),
+       "task.index: 1 is out of range; the cluster lists 1 ps (only 0)"},
       {With(R"("task": {"type": "chief", "index": 1})"), "task.index: 1 is out of range"},
       {With(R"("task": {"type": "worker", "index": "x"})"), "task.index: 'x' is no index"},
       {With(R"("task": {"type": "worker", "index": -1})"), "task.index: '-1' is no index"},
       {With(R"("task": {"type": "worker", "index": 0.5})"), "task.index: '0.5' is no index"},
       {With(R"("task": {"type": "worker", "index": null})"), "task.index: null is null"},
       {With(R"("task": {"type": "worker"})"), "task.index: is required"},
-      {With(R"("task": {"type": "wroker", "index": 0})"), "task.type: 'wroker' is not one of chief, master, ps, worker"},
+      {With(R"("task": {"type": "wroker", "index": 0})"),
+       "task.type: 'wroker' is not one of chief, master, ps, worker"},
       {With(R"("task": {"index": 0})"), "task.type: is required"},
       {With(R"("batch_size_list": [128, 0])"), "batch_size_list[1]: 0 is no batch size"},
       {With(R"("batch_size_list": "[128, 1.5]")"), "batch_size_list[1]: 1.5 is no batch size"},
@@ -117,8 +119,9 @@ TEST_CASE("addresses are split into host and port, or refused", "[config]") {
   CHECK(host_port("[::1]:80") == "::1 80");
   CHECK(host_port("[fe80::1%eth0]:80") == "fe80::1%eth0 80");
   CHECK(host_port("1:2:3:4:5:6:7:8:2222") == "1:2:3:4:5:6:7:8 2222");
-  for (const char* text : {"", "host", "host:", ":80", "host:x", "host:-1", "host:65536", "host:+1", "host: 1", "::1:2222",
-                           "::1", "[::1]", "[::1]x:1", "[host]:1", "256.0.0.1:1", "ho st:1", "-a:1", "[::1:1"}) {
+  for (const char* text :
+       {"", "host", "host:", ":80", "host:x", "host:-1", "host:65536", "host:+1", "host: 1", "::1:2222", "::1", "[::1]",
+        "[::1]x:1", "[host]:1", "256.0.0.1:1", "ho st:1", "-a:1", "[::1:1"}) {
     INFO(text);
     CHECK(host_port(text) == "refused");
   }

@@ -192,9 +192,10 @@ TEST_CASE("optimizers, schedules and the other sections are read", "[config]") {
   CHECK(polynomial.power == 2);
   CHECK(polynomial.end_learning_rate == 0.5);
 
-  const Experiment e = Accepted({"train.sync.mode=ssp", "train.sync.staleness=3", "membership.lease_ms=50",
-                                 "membership.renew_ms=20", "eval.final_timeout_ms=1500", "checkpoint.every_seconds=0.5",
-                                 R"(batching={"mode": "static", "speeds": [1, 2]})", "train.seed=18446744073709551615"});
+  const Experiment e =
+      Accepted({"train.sync.mode=ssp", "train.sync.staleness=3", "membership.lease_ms=50", "membership.renew_ms=20",
+                "eval.final_timeout_ms=1500", "checkpoint.every_seconds=0.5",
+                R"(batching={"mode": "static", "speeds": [1, 2]})", "train.seed=18446744073709551615"});
   CHECK(e.train.sync.mode == SyncConfig::Mode::kSsp);
   CHECK(e.train.sync.staleness == 3);
   CHECK(e.membership.lease == std::chrono::milliseconds(50));
@@ -272,8 +273,7 @@ TEST_CASE("the canonical form parses to itself", "[config]") {
 TEST_CASE("differing fields are named by their paths", "[config]") {
   const Experiment a = Accepted();
   CHECK(DifferingFields(a.canonical_json, a.canonical_json).empty());
-  const Experiment b =
-      Accepted({"train.seed=2", "model.layers[1].dense.units=11", "train.optimizer={\"adam\": {}}"});
+  const Experiment b = Accepted({"train.seed=2", "model.layers[1].dense.units=11", "train.optimizer={\"adam\": {}}"});
   CHECK(DifferingFields(a.canonical_json, b.canonical_json) ==
         std::vector<std::string>{"model.layers[1].dense.units", "train.optimizer.adam", "train.optimizer.sgd",
                                  "train.seed"});
