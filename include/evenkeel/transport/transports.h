@@ -1,4 +1,8 @@
 // The ways of carrying protocol streams.
+//
+// Lifetime: a listener and a stream may outlive their transport's object. Destroying a transport cancels the streams it
+// connected and returns when each handler has had its OnClosed; destroying it, or shutting a listener down, from a handler
+// would wait for itself and is not allowed.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +16,15 @@ struct GrpcOptions {
   std::int64_t max_message_bytes = 64 << 20;
   std::int64_t max_queued_bytes = 1 << 30;  // a stream's send queue
   Duration keepalive = std::chrono::seconds(10);
+  // After Close(), so long for queued messages to go out and the peer to end its side; then the stream is cut.
+  Duration close_timeout = std::chrono::seconds(5);
 };
-// gRPC, insecure channels, each made in one place. proto/evenkeel.proto is the contract.
+// gRPC, insecure channels, each made in one place. proto/evenkeel.proto is the contract. Connect fails at once when the
+// address does not answer. Streams that end by a broken connection or a vanished peer close with kUnavailable.
 std::unique_ptr<Transport> MakeGrpcTransport(const GrpcOptions& options);
 
 // Within this process, on threads of its own, addresses are names; messages are moved, payloads referenced. For tests and
-// ThreadSanitizer.
-std::unique_ptr<Transport> MakeInprocTransport();
+// ThreadSanitizer. A name may end in ":0" for a number that is free.
+std::unique_ptr<Transport> MakeInprocTransport(std::int64_t max_queued_bytes = 1 << 30);
 
 }  // namespace evenkeel

@@ -1,0 +1,161 @@
+// Streams over gRPC's callback API.
+//
+// A stream issues operations (write, cancel) from any thread, never under its lock. Each is counted in busy_ from
+// before it is issued until it is done or, for a cancel, issued; the call is ended (the server's Finish, the client's
+// hold) only when none is, and after that no operation is issued. gRPC calls OnDone only after the end, so an operation
+// never meets a call that is gone, and never while OnReadDone runs, so the handler's calls come one at a time.
+#pragma once
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/generic/generic_stub.h>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "evenkeel/core/mutex.h"
+#include "evenkeel/transport/transports.h"
+
+namespace evenkeel {
+
+class GrpcStream;
+
+// Holds streams while they are open. Thread-safe.
+class StreamRegistry {
+ public:
+  // False: closed to new ones.
+  bool Add(std::shared_ptr<GrpcStream> stream);
+  void Remove(const std::shared_ptr<GrpcStream>& stream);
+  // From now on Add refuses.
+  void Seal();
+  std::vector<std::shared_ptr<GrpcStream>> Snapshot() const;
+  void WaitUntilEmpty() const;
+
+ private:
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  bool sealed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::set<std::shared_ptr<GrpcStream>> streams_ ABSL_GUARDED_BY(mutex_);
+};
+
+// What client and server sides share.
+class GrpcStream : public Stream, public std::enable_shared_from_this<GrpcStream> {
+ public:
+  GrpcStream(std::string peer, const GrpcOptions& options, std::shared_ptr<StreamRegistry> registry)
+      : peer_(std::move(peer)), options_(options), registry_(std::move(registry)) {}
+
+  absl::Status Send(Message message, PayloadOut payload) override;
+  void Close() override;
+  std::string peer() const override { return peer_; }
+
+  // Ends the stream now; OnClosed gets `reason` unless an earlier one is known.
+  void Cancel(absl::Status reason);
+
+ protected:
+  // The call's operations; each is issued at most once at a time.
+  virtual void IssueRead(grpc::ByteBuffer* buffer) = 0;
+  virtual void IssueWrite(const grpc::ByteBuffer* buffer) = 0;
+  virtual void IssueCancel() = 0;
+  virtual void IssueEnd(const absl::Status& status) = 0;
+  // After Close, when all is written. Ends in WriteDone unless EndsByItself().
+  virtual void IssueHalfClose() = 0;
+  // Whether this side ends the call once it has nothing more to say; else only the peer's end does.
+  virtual bool EndsByItself() const = 0;
+
+  // Begins to read and write. Before it nothing is issued.
+  void Begin(std::shared_ptr<StreamHandler> handler);
+  // Arms the deadline after which Cancel(reason) is called, unless another one replaces it or the end comes first.
+  void Arm(Duration timeout, absl::Status reason);
+
+  // gRPC's reactions.
+  void Connected();
+  void ReadDone(bool ok);
+  void WriteDone(bool ok);
+  void Broken();
+  void Done(const absl::Status& status);
+
+  const std::string peer_;
+  const GrpcOptions options_;
+
+ private:
+  // Issues what the state asks for, until it asks for nothing.
+  void Pump();
+  void DropQueue(std::deque<grpc::ByteBuffer>& dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::shared_ptr<StreamRegistry> registry_;
+  std::shared_ptr<StreamHandler> handler_;  // used by reactions only
+  grpc::ByteBuffer incoming_;               // of the read that is out
+
+  Mutex mutex_;
+  std::deque<grpc::ByteBuffer> queue_ ABSL_GUARDED_BY(mutex_);
+  grpc::ByteBuffer outgoing_;  // of the write that is out
+  std::int64_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::int64_t outgoing_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int busy_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool begun_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;  // Close was called, or the stream broke
+  bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool read_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more can be written
+  bool cancel_wanted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;   // the end is issued
+  absl::Status reason_ ABSL_GUARDED_BY(mutex_);  // not ok: why this side ended it
+  std::shared_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
+};
+
+class ClientStream final : public GrpcStream, public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  ClientStream(const std::string& address, const GrpcOptions& options, std::shared_ptr<StreamRegistry> registry);
+  void Start(const std::string& method, std::shared_ptr<StreamHandler> handler, Duration timeout);
+
+ private:
+  void IssueRead(grpc::ByteBuffer* buffer) override { StartRead(buffer); }
+  void IssueWrite(const grpc::ByteBuffer* buffer) override { StartWrite(buffer); }
+  void IssueCancel() override { context_.TryCancel(); }
+  void IssueEnd(const absl::Status&) override { RemoveHold(); }
+  void IssueHalfClose() override { StartWritesDone(); }
+  bool EndsByItself() const override { return false; }
+
+  void OnReadInitialMetadataDone(bool ok) override;
+  void OnReadDone(bool ok) override { ReadDone(ok); }
+  void OnWriteDone(bool ok) override { WriteDone(ok); }
+  void OnWritesDoneDone(bool ok) override { WriteDone(ok); }
+  void OnDone(const grpc::Status& status) override;
+
+  std::shared_ptr<grpc::Channel> channel_;
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+};
+
+class ServerStream final : public GrpcStream, public grpc::ServerGenericBidiReactor {
+ public:
+  ServerStream(grpc::GenericCallbackServerContext* context, const GrpcOptions& options,
+               std::shared_ptr<StreamRegistry> registry)
+      : GrpcStream(context->peer(), options, std::move(registry)), context_(context) {}
+  void Start(std::shared_ptr<StreamHandler> handler);
+
+ private:
+  void IssueRead(grpc::ByteBuffer* buffer) override { StartRead(buffer); }
+  void IssueWrite(const grpc::ByteBuffer* buffer) override { StartWrite(buffer); }
+  void IssueCancel() override { context_->TryCancel(); }
+  void IssueEnd(const absl::Status& status) override;
+  void IssueHalfClose() override {}
+  bool EndsByItself() const override { return true; }
+
+  void OnReadDone(bool ok) override { ReadDone(ok); }
+  void OnWriteDone(bool ok) override { WriteDone(ok); }
+  void OnCancel() override;
+  void OnDone() override;
+
+  grpc::GenericCallbackServerContext* const context_;  // valid until OnDone returns
+  std::atomic<bool> cancelled_{false};
+};
+
+}  // namespace evenkeel
