@@ -136,16 +136,18 @@ absl::Status AssembleBatch(const Dataset& dataset, const AugmentOptions& augment
                            const RangeList& positions, Batch& batch) {
   const ExampleSpec& spec = dataset.spec();
   if (IsActive(augment) && (!spec.image || spec.sparse || spec.features.rank() != 3)) {
-    return absl::InvalidArgumentError(absl::StrCat("[data] flip_horizontal and crop_padding need images [height, width, "
-                                                   "channels]; these samples are ", spec.features.ToString()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("[data] flip_horizontal and crop_padding need images [height, width, "
+                     "channels]; these samples are ",
+                     spec.features.ToString()));
   }
   Clear(epoch, TotalSize(positions), spec, batch);
   if (positions.empty()) return absl::OkStatus();
   Augmenter augmenter(dataset, augment, epoch);
   for (const PositionRange& range : positions) {
     if (range.begin < 0 || range.end > dataset.size() || range.begin > range.end) {
-      return absl::OutOfRangeError(absl::StrCat("[data] positions ", ToString(positions), " of an epoch of ",
-                                                dataset.size(), " samples"));
+      return absl::OutOfRangeError(
+          absl::StrCat("[data] positions ", ToString(positions), " of an epoch of ", dataset.size(), " samples"));
     }
   }
   EpochPermutation permutation(dataset.size(), augment.seed, epoch);

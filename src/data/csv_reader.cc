@@ -118,9 +118,9 @@ class TableReader {
 
   absl::Status TakeRow(const std::vector<std::string>& fields, Place place) {
     if (fields.size() != header_.size()) {
-      return absl::InvalidArgumentError(absl::StrCat(where_, ": ", fields.size() < header_.size() ? "too few" : "too many",
-                                                     " columns: ", fields.size(), ", the ",
-                                                     source_.header ? "header" : "first line", " has ", header_.size()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          where_, ": ", fields.size() < header_.size() ? "too few" : "too many", " columns: ", fields.size(), ", the ",
+          source_.header ? "header" : "first line", " has ", header_.size()));
     }
     if (source_.missing == "drop_row" && AnyMissing(fields)) return absl::OkStatus();
     double label = 0;
@@ -143,8 +143,7 @@ class TableReader {
 
   bool AnyMissing(const std::vector<std::string>& fields) const {
     auto missing = [&](std::size_t index) { return IsMissing(absl::StripAsciiWhitespace(fields[index])); };
-    return missing(selection_.label) ||
-           std::any_of(selection_.features.begin(), selection_.features.end(), missing);
+    return missing(selection_.label) || std::any_of(selection_.features.begin(), selection_.features.end(), missing);
   }
 
   absl::Status Wrong(std::size_t index, absl::string_view cell, absl::string_view message) const {
@@ -211,7 +210,8 @@ absl::StatusOr<CsvTable> ReadCsv(const CsvSource& source, const std::vector<std:
   TableReader reader(source, names, table);
   for (std::size_t f = 0; f < paths.size(); ++f) EK_RETURN_IF_ERROR(reader.ReadFile(static_cast<std::int32_t>(f)));
   if (table.places.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("[csv] ", paths[0], ": every row has a missing value and is dropped"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("[csv] ", paths[0], ": every row has a missing value and is dropped"));
   }
   return table;
 }
@@ -228,8 +228,8 @@ absl::Status FitTable(const CsvTable& table, const std::string& missing, Statist
       ++count;
     }
     if (column.categorical ? values.empty() : (count == 0 && missing == "mean")) {
-      return absl::InvalidArgumentError(absl::StrCat("[csv] ", table.files[0], ": column '", column.name,
-                                                     "' has no value in any training row"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("[csv] ", table.files[0], ": column '", column.name, "' has no value in any training row"));
     }
     statistics.columns.push_back(column.name);
     statistics.categorical.push_back(column.categorical);
@@ -255,8 +255,7 @@ absl::StatusOr<Samples> EncodeTable(CsvTable table, const Statistics& statistics
                                                      "' must be categorical here exactly if it is in training"));
     }
     begins.push_back(width);
-    std::int64_t columns =
-        statistics.categorical[c] ? static_cast<std::int64_t>(statistics.categories[c].size()) : 1;
+    std::int64_t columns = statistics.categorical[c] ? static_cast<std::int64_t>(statistics.categories[c].size()) : 1;
     samples.indicator.insert(samples.indicator.end(), static_cast<std::size_t>(columns), statistics.categorical[c]);
     width += columns;
   }

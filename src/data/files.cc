@@ -121,8 +121,8 @@ absl::StatusOr<std::vector<std::string>> ResolveFiles(const std::vector<std::str
   for (const std::string& text : texts) {
     absl::StatusOr<ResolvedFile> file = ResolveFile(text, data_folder);
     if (!file.ok()) {
-      return absl::Status(file.status().code(), absl::StrCat("[data] ", text, ": ", file.status().message(), "; ",
-                                                             OriginOf(text)));
+      return absl::Status(file.status().code(),
+                          absl::StrCat("[data] ", text, ": ", file.status().message(), "; ", OriginOf(text)));
     }
     if (!file->exists) {
       return absl::NotFoundError(absl::StrCat("[data] ", file->path, ": no such file; ", OriginOf(file->path)));

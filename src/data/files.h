@@ -19,7 +19,7 @@ absl::StatusOr<std::string> ReadDataFile(const std::string& path);
 // Where a path of an experiment leads: the first existing of the expanded path and, for sets below ${EVENKEEL_DATA},
 // the folder of Debian's data set packages (and the other way round).
 struct ResolvedFile {
-  std::string path;      // the existing file, or the first place where it was looked for
+  std::string path;  // the existing file, or the first place where it was looked for
   bool exists = false;
 };
 // Errors: kInvalidArgument names a variable that is not set.

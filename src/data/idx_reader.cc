@@ -65,8 +65,7 @@ absl::StatusOr<Samples> ReadIdx(const std::string& images_path, const std::strin
   EK_ASSIGN_OR_RETURN(IdxFile labels, ReadIdxFile(labels_path, kLabelsMagic, 1, "labels"));
   if (images.dims[0] != labels.dims[0]) {
     return absl::InvalidArgumentError(absl::StrCat("[idx] ", images_path, " holds ", images.dims[0], " images and ",
-                                                   labels_path, " ", labels.dims[0],
-                                                   " labels; they must be as many"));
+                                                   labels_path, " ", labels.dims[0], " labels; they must be as many"));
   }
   Samples samples;
   samples.format = "idx";
@@ -79,7 +78,8 @@ absl::StatusOr<Samples> ReadIdx(const std::string& images_path, const std::strin
   samples.labels.reserve(static_cast<std::size_t>(count));
   samples.places.reserve(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) {
-    samples.labels.push_back(static_cast<unsigned char>(labels.bytes[labels.header_size + static_cast<std::size_t>(i)]));
+    samples.labels.push_back(
+        static_cast<unsigned char>(labels.bytes[labels.header_size + static_cast<std::size_t>(i)]));
     samples.places.push_back({0, i});
   }
   return samples;

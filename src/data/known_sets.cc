@@ -4,8 +4,10 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "data/files.h"
@@ -26,22 +28,23 @@ constexpr Known kKnown[] = {
      "the Debian package dataset-fashion-mnist, or https://github.com/zalandoresearch/fashion-mnist (data/fashion, the "
      "four .gz files, in fashion-mnist/ of the data folder)"},
     {"mnist", "mnist",
-     "http://yann.lecun.com/exdb/mnist (four .gz files, in mnist/ of the data folder; any mirror of the IDX files serves)"},
+     "http://yann.lecun.com/exdb/mnist (four .gz files, in mnist/ of the data folder; any mirror of the IDX files "
+     "serves)"},
     {"cifar10", "cifar",
      "https://www.cs.toronto.edu/~kriz/cifar.html (the binary version, in cifar10/ of the data folder)"},
     {"wine-quality", "wine",
      "the UCI repository, https://archive.ics.uci.edu/dataset/186/wine+quality (in wine-quality/ of the data folder)"},
     {"a9a", "a9a",
      "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html (a9a and a9a.t, in a9a/ of the data folder)"},
-    {"agaricus", "agaricus",
-     "https://github.com/dmlc/xgboost (demo/data, in agaricus/ of the data folder)"},
+    {"agaricus", "agaricus", "https://github.com/dmlc/xgboost (demo/data, in agaricus/ of the data folder)"},
     {"rcv1", "rcv1", "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html (rcv1.binary)"},
     {"movielens", "movielens", "https://grouplens.org/datasets/movielens (in movielens/ of the data folder)"},
 };
 
 const Known* Find(absl::string_view path) {
-  // From the file's name upwards, so that a data folder called "mnist" names no set by itself.
-  std::vector<absl::string_view> parts = absl::StrSplit(path, '/', absl::SkipEmpty());
+  // Also "${FASHION_MNIST}/train-images". The file and its folder alone, so that a folder far above names no set.
+  std::string plain = absl::StrReplaceAll(absl::AsciiStrToLower(path), {{"_", "-"}});
+  std::vector<absl::string_view> parts = absl::StrSplit(plain, '/', absl::SkipEmpty());
   std::reverse(parts.begin(), parts.end());
   if (parts.size() > 2) parts.resize(2);
   for (const Known& known : kKnown) {

@@ -116,9 +116,9 @@ class Opener {
       wanted = static_cast<std::size_t>(samples.spec.image ? shape[-1] : shape.elements());
     }
     if (statistics.mean.size() == wanted && statistics.std.size() == wanted) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("[data] the training data's statistics hold ", statistics.mean.size(),
-                                                   " means and ", statistics.std.size(), " deviations; right are ",
-                                                   wanted));
+    return absl::InvalidArgumentError(absl::StrCat("[data] the training data's statistics hold ",
+                                                   statistics.mean.size(), " means and ", statistics.std.size(),
+                                                   " deviations; right are ", wanted));
   }
 
   const InputConfig& input_;
@@ -131,7 +131,8 @@ absl::StatusOr<OpenedData> OpenCustom(const CustomSource& source, const InputCon
                                       std::string_view data_folder) {
   auto found = Registry().find(source.type);
   if (found == Registry().end()) {
-    std::string known = absl::StrJoin(Registry(), ", ", [](std::string* out, const auto& entry) { *out += entry.first; });
+    std::string known =
+        absl::StrJoin(Registry(), ", ", [](std::string* out, const auto& entry) { *out += entry.first; });
     return absl::InvalidArgumentError(absl::StrCat("[data] no data source is registered as '", source.type,
                                                    "'; registered are: ", known.empty() ? "none" : known));
   }
@@ -146,8 +147,8 @@ absl::StatusOr<OpenedData> OpenCustom(const CustomSource& source, const InputCon
     return absl::InvalidArgumentError(absl::StrCat("[data] source ", source.type, " has no samples"));
   }
   if (part != Part::kWhole) {
-    EK_ASSIGN_OR_RETURN(std::vector<std::int64_t> rows, data::RowsOf(part, opened.dataset->size(), input.eval_fraction,
-                                                                     input.split_seed));
+    EK_ASSIGN_OR_RETURN(std::vector<std::int64_t> rows,
+                        data::RowsOf(part, opened.dataset->size(), input.eval_fraction, input.split_seed));
     opened.dataset = data::MakeSubset(std::move(opened.dataset), std::move(rows));
   }
   Statistics statistics;
@@ -175,7 +176,8 @@ absl::StatusOr<OpenedData> OpenTrainingData(const InputConfig& input, std::strin
 absl::StatusOr<OpenedData> OpenEvalData(const InputConfig& input, std::string_view data_folder,
                                         std::string_view statistics_json) {
   if (!input.eval && !(input.eval_fraction > 0)) {
-    return absl::NotFoundError("[data] the experiment has no evaluation data: neither input.eval nor input.eval_fraction");
+    return absl::NotFoundError(
+        "[data] the experiment has no evaluation data: neither input.eval nor input.eval_fraction");
   }
   Part part = input.eval ? Part::kWhole : Part::kEval;
   const SourceConfig& source = input.eval ? *input.eval : input.train;

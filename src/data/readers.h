@@ -1,7 +1,8 @@
-// One reader a format: files in, decoded and checked samples out (labels' ranges are checked later, by NormalizeLabels).
+// One reader a format: files in, decoded and checked samples out (labels' ranges are checked later, by
+// NormalizeLabels).
 //
-// Errors: kDataLoss (truncated, wrong magic, wrong checksum), kInvalidArgument (a value that makes no sense); each names
-// the file, the record (from 0) or line (from 1), the value and what would be right.
+// Errors: kDataLoss (truncated, wrong magic, wrong checksum), kInvalidArgument (a value that makes no sense); each
+// names the file, the record (from 0) or line (from 1), the value and what would be right.
 #pragma once
 
 #include <cstdint>

@@ -20,18 +20,19 @@ struct Place {
 enum class Content { kBytes, kDense, kSparse };
 
 struct Samples {
-  std::string format;  // "csv"
+  std::string format;           // "csv"
   std::string unit = "record";  // or "line"
   std::vector<std::string> files;
   std::vector<Place> places;  // of each sample's label
 
   ExampleSpec spec;
   Content content = Content::kDense;
-  std::vector<std::uint8_t> bytes;  // kBytes: size * spec.features.elements()
-  std::vector<float> values;        // kDense: likewise; kSparse: of the entries
+  std::vector<std::uint8_t> bytes;        // kBytes: size * spec.features.elements()
+  std::vector<float> values;              // kDense: likewise; kSparse: of the entries
   std::vector<std::int64_t> row_offsets;  // kSparse: size + 1
   std::vector<std::int32_t> columns;      // kSparse: ascending within a row
-  std::vector<bool> indicator;  // kDense: features that are 0 or 1 for a category and are left as they are; may be empty
+  std::vector<bool>
+      indicator;               // kDense: features that are 0 or 1 for a category and are left as they are; may be empty
   std::vector<double> labels;  // size * spec.label_width
 
   std::int64_t size() const { return static_cast<std::int64_t>(places.size()); }

@@ -92,8 +92,9 @@ absl::Status CheckClasses(const Samples& samples) {
   for (std::int64_t i = 0; i < samples.size(); ++i) {
     double label = samples.labels[i];
     if (IsInteger(label) && label >= 0 && label < static_cast<double>(classes)) continue;
-    return absl::InvalidArgumentError(absl::StrCat(samples.Where(i), ": label ", label, " is out of range: input.classes is ",
-                                                   classes, ", so labels are whole numbers from 0 to ", classes - 1));
+    return absl::InvalidArgumentError(absl::StrCat(samples.Where(i), ": label ", label,
+                                                   " is out of range: input.classes is ", classes,
+                                                   ", so labels are whole numbers from 0 to ", classes - 1));
   }
   return absl::OkStatus();
 }
@@ -171,9 +172,9 @@ absl::StatusOr<Statistics> StatisticsFromJson(const std::string& text) {
 absl::Status NormalizeLabels(bool fit, Statistics& statistics, Samples& samples) {
   if (samples.spec.classes > 0) {
     if (samples.spec.label_width != 1 || statistics.label_normalize != "none") {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "[", samples.format, "] input.classes is ", samples.spec.classes,
-          "; class labels are one number a sample and take no input.label_normalize"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("[", samples.format, "] input.classes is ", samples.spec.classes,
+                       "; class labels are one number a sample and take no input.label_normalize"));
     }
     return CheckClasses(samples);
   }

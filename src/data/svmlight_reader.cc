@@ -56,8 +56,8 @@ class RowParser {
     std::size_t colon = token.find(':');
     std::int64_t index = 0;
     if (colon == absl::string_view::npos || !ParseIndex(token.substr(0, colon), &index)) {
-      return Wrong(absl::StrCat(Quoted(token), " is not index:value, with an index of at least ",
-                                source_.zero_based ? 0 : 1));
+      return Wrong(
+          absl::StrCat(Quoted(token), " is not index:value, with an index of at least ", source_.zero_based ? 0 : 1));
     }
     std::int64_t column = source_.zero_based ? index : index - 1;
     if (column < 0) return Wrong("index 0, but indices count from 1; zero_based true counts from 0");
@@ -143,7 +143,8 @@ absl::Status ToDense(Samples& samples) {
   std::int64_t width = samples.spec.features.elements();
   if (samples.size() > kMaxDenseFloats / width) {
     return absl::InvalidArgumentError(absl::StrCat("[svmlight] ", samples.files[0], ": ", samples.size(), " rows of ",
-                                                   width, " features are too many to lay out densely; set input.sparse"));
+                                                   width,
+                                                   " features are too many to lay out densely; set input.sparse"));
   }
   std::vector<float> dense(static_cast<std::size_t>(samples.size() * width));
   for (std::int64_t row = 0; row < samples.size(); ++row) {

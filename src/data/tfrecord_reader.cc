@@ -39,8 +39,8 @@ class RecordReader {
     }
     at_ += kHeader;
     if (length > bytes_.size() - at_ || bytes_.size() - at_ - length < kFooter) {
-      return Broken(absl::StrCat("truncated: the record has ", length, " bytes, the file only ", bytes_.size() - at_,
-                                 " more"));
+      return Broken(
+          absl::StrCat("truncated: the record has ", length, " bytes, the file only ", bytes_.size() - at_, " more"));
     }
     *record = bytes_.substr(at_, length);
     at_ += length;
@@ -186,8 +186,8 @@ absl::StatusOr<Samples> ReadTfRecord(const TfRecordSource& source, const std::ve
   samples.spec.image = samples.spec.features.rank() == 3;
   for (std::int64_t dim : source.shape) {
     if (dim < 1) {
-      return absl::InvalidArgumentError(absl::StrCat("[tfrecord] shape ", samples.spec.features.ToString(),
-                                                     ": every dimension must be at least 1"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("[tfrecord] shape ", samples.spec.features.ToString(), ": every dimension must be at least 1"));
     }
   }
   if (source.shape.empty()) {

@@ -23,9 +23,9 @@
 namespace evenkeel {
 
 struct ExampleSpec {
-  Shape features;          // of one sample: [784], [28,28,1] (images are HWC), [features]
-  bool image = false;      // flips and crops apply
-  bool sparse = false;     // rows come as CSR; features is [columns]
+  Shape features;                // of one sample: [784], [28,28,1] (images are HWC), [features]
+  bool image = false;            // flips and crops apply
+  bool sparse = false;           // rows come as CSR; features is [columns]
   std::int64_t label_width = 1;  // floats a sample: 1 for a class index, a target or a binary label
   std::int64_t classes = 0;      // labels lie in [0, classes); 0: not classes
 };
@@ -33,8 +33,8 @@ struct ExampleSpec {
 // Samples ready for a model. Buffers are reused from batch to batch; nothing shrinks.
 struct Batch {
   Epoch epoch;
-  std::vector<std::int64_t> samples;  // sample indices, in order
-  std::vector<float> features;        // dense: samples.size() * features.elements()
+  std::vector<std::int64_t> samples;      // sample indices, in order
+  std::vector<float> features;            // dense: samples.size() * features.elements()
   std::vector<std::int64_t> row_offsets;  // sparse: samples.size() + 1
   std::vector<std::int32_t> columns;
   std::vector<float> values;
@@ -82,8 +82,8 @@ absl::StatusOr<LabelScale> LabelScaleFrom(std::string_view statistics_json);
 
 // Factories for sources of type custom, which normalise and validate by themselves (input.normalize must be none).
 // Register before OpenTrainingData; not thread-safe.
-using DatasetFactory =
-    std::function<absl::StatusOr<std::unique_ptr<Dataset>>(const Attributes&, bool training, std::string_view data_folder)>;
+using DatasetFactory = std::function<absl::StatusOr<std::unique_ptr<Dataset>>(const Attributes&, bool training,
+                                                                              std::string_view data_folder)>;
 void RegisterDataset(const std::string& type, DatasetFactory factory);
 
 // The order of samples in an epoch: a keyed permutation of [0, n), computed position by position.
@@ -117,8 +117,8 @@ absl::Status AssembleRange(const Dataset& dataset, std::int64_t begin, std::int6
 
 // What a set of the experiments is called, where it is to be had, and whether it is here; for `evenkeel data`.
 struct KnownSet {
-  std::string name;    // "fashion-mnist"
-  std::string origin;  // a sentence: "Debian package dataset-fashion-mnist"
+  std::string name;                // "fashion-mnist"
+  std::string origin;              // a sentence: "Debian package dataset-fashion-mnist"
   std::vector<std::string> files;  // as expanded paths
   std::vector<std::string> missing;
 };

@@ -71,7 +71,8 @@ std::vector<float> Augmented(std::int64_t sample, int top, int left, bool flip, 
       int from_y = y + top - padding, from_x = (flip ? 3 - x : x) + left - padding;
       bool inside = from_y >= 0 && from_y < 4 && from_x >= 0 && from_x < 4;
       for (int c = 0; c < 2; ++c) {
-        out.push_back(inside ? static_cast<float>(sample * 32 + (from_y * 4 + from_x) * 2 + c) : static_cast<float>(-1 - c));
+        out.push_back(inside ? static_cast<float>(sample * 32 + (from_y * 4 + from_x) * 2 + c)
+                             : static_cast<float>(-1 - c));
       }
     }
   }
@@ -112,7 +113,8 @@ TEST_CASE("augmentation depends on seed, epoch and sample, not on who assembles 
 TEST_CASE("cropping after normalisation is as padding the raw image with zeros before it", "[data][batch]") {
   TempFolder folder;
   InputConfig input;
-  input.train = IdxSource{folder.Write("i", IdxImages(1, 2, 2, "\x0a\x14\x1e\x28")), folder.Write("l", IdxLabels("\x01"))};
+  input.train =
+      IdxSource{folder.Write("i", IdxImages(1, 2, 2, "\x0a\x14\x1e\x28")), folder.Write("l", IdxLabels("\x01"))};
   AugmentOptions augment{.seed = 2, .crop_padding = 2};
   for (std::uint64_t epoch = 0; epoch < 20; ++epoch) {
     input.normalize = "none";
@@ -139,12 +141,13 @@ TEST_CASE("a batch that cannot be is refused", "[data][batch]") {
 }
 
 TEST_CASE("a registered source is opened, split and fingerprinted as the others are", "[data][custom]") {
-  RegisterDataset("pictures", [](const Attributes& attributes, bool training,
-                                 std::string_view) -> absl::StatusOr<std::unique_ptr<Dataset>> {
-    auto pictures = std::make_unique<Pictures>();
-    pictures->wrong_label = attributes.count("broken") && training ? 100 : 0;
-    return pictures;
-  });
+  RegisterDataset(
+      "pictures",
+      [](const Attributes& attributes, bool training, std::string_view) -> absl::StatusOr<std::unique_ptr<Dataset>> {
+        auto pictures = std::make_unique<Pictures>();
+        pictures->wrong_label = attributes.count("broken") && training ? 100 : 0;
+        return pictures;
+      });
   InputConfig input;
   input.train = CustomSource{"pictures", {}};
   OpenedData opened = MustOpen(input);

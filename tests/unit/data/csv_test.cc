@@ -69,7 +69,8 @@ TEST_CASE("categories are one-hot by the sorted values of training; unseen ones 
   InputConfig input = Csv({.files = {folder.Write("t.csv", "c,x,y\nred,1,0\nblue,2,1\nred,3,1\n\"a,b\",4,1\n")},
                            .label = "y",
                            .categorical = {"c"}});
-  input.eval = CsvSource{.files = {folder.Write("e.csv", "y,c,x\n1,green,5\n0,red,6\n")}, .label = "y", .categorical = {"c"}};
+  input.eval =
+      CsvSource{.files = {folder.Write("e.csv", "y,c,x\n1,green,5\n0,red,6\n")}, .label = "y", .categorical = {"c"}};
   OpenedData opened = MustOpen(input);
   CHECK(opened.dataset->spec().features == Shape({4}));
   CHECK(All(*opened.dataset).features ==
@@ -104,8 +105,8 @@ TEST_CASE("missing cells follow the policy", "[data][csv]") {
   CHECK(All(*category.dataset).features == std::vector<float>{1, 0, 0, 1, 1, 0, 0, 0, 0, 1});
   // The training set's mean fills evaluation's gaps.
   InputConfig input = Csv({.files = {path}, .label = "y", .columns = {"x"}, .missing = "mean"});
-  input.eval =
-      CsvSource{.files = {folder.Write("e.csv", "x,y\nNA,1\n100,2\n")}, .label = "y", .columns = {"x"}, .missing = "mean"};
+  input.eval = CsvSource{
+      .files = {folder.Write("e.csv", "x,y\nNA,1\n100,2\n")}, .label = "y", .columns = {"x"}, .missing = "mean"};
   CHECK(All(*MustOpenEval(input, MustOpen(input).statistics_json).dataset).features == std::vector<float>{3, 100});
 }
 

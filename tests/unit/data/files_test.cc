@@ -32,7 +32,8 @@ TEST_CASE("a gzip file that is cut short or damaged is refused", "[data][gzip]")
   std::string flipped = packed;
   flipped[flipped.size() - 6] ^= 1;  // in the checksum
   CHECK(data::ReadDataFile(folder.Write("flip.gz", flipped)).status().code() == absl::StatusCode::kDataLoss);
-  CHECK(Contains(data::ReadDataFile(folder.Write("tail.gz", packed + "rest")).status().ToString(), "4 bytes after the end"));
+  CHECK(Contains(data::ReadDataFile(folder.Write("tail.gz", packed + "rest")).status().ToString(),
+                 "4 bytes after the end"));
 }
 
 TEST_CASE("a missing set's error says where it is to be had", "[data][files]") {
@@ -60,6 +61,14 @@ TEST_CASE("a set's state is described by its files and by what is missing", "[da
   CHECK(sets[0].missing == std::vector<std::string>{folder.path() + "/mnist/labels"});
   CHECK(sets[1].name == "own");
   CHECK(sets[1].missing.size() == 1);
+
+  input.eval.reset();
+  input.train = IdxSource{"${FASHION_MNIST}/no-such-images", "${FASHION_MNIST}/no-such-labels"};
+  sets = DescribeSets(input, "");
+  REQUIRE(sets.size() == 1);
+  CHECK(sets[0].name == "fashion-mnist");
+  CHECK(Contains(sets[0].origin, "dataset-fashion-mnist"));
+  CHECK(sets[0].missing.size() == 2);
 }
 
 TEST_CASE("a path below the data folder is also looked for where packages put sets", "[data][files]") {

@@ -130,8 +130,7 @@ TEST_CASE("CIFAR-10's planes become interleaved channels, over several files", "
   REQUIRE(json.at("mean").size() == 3);
   CHECK(json.at("mean")[0].get<double>() == Approx(350.0 / 3));
   CHECK(json.at("mean")[1].get<double>() == Approx(127.5));
-  CHECK(All(*opened.dataset).features[1] ==
-        Approx((0 - 127.5) / json.at("std")[1].get<double>()));
+  CHECK(All(*opened.dataset).features[1] == Approx((0 - 127.5) / json.at("std")[1].get<double>()));
 }
 
 TEST_CASE("wrong CIFAR-10 files say what is wrong and where", "[data][cifar10]") {

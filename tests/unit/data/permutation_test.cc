@@ -74,7 +74,8 @@ TEST_CASE("no position favours a sample", "[data][permutation]") {
     std::vector<double> counts(static_cast<std::size_t>(n * n));
     for (int epoch = 0; epoch < epochs; ++epoch) {
       std::vector<std::int64_t> order = Order(n, 3, static_cast<std::uint64_t>(epoch));
-      for (std::int64_t p = 0; p < n; ++p) ++counts[static_cast<std::size_t>(p * n + order[static_cast<std::size_t>(p)])];
+      for (std::int64_t p = 0; p < n; ++p)
+        ++counts[static_cast<std::size_t>(p * n + order[static_cast<std::size_t>(p)])];
     }
     double expected = static_cast<double>(epochs) / static_cast<double>(n);
     double chi_square = 0;

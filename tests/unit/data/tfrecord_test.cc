@@ -55,8 +55,9 @@ InputConfig TfRecord(const std::string& path, std::vector<std::int64_t> shape) {
 
 TEST_CASE("TFRecord's byte strings are images", "[data][tfrecord]") {
   TempFolder folder;
-  std::string text = Record(Example({{"image", BytesFeature(std::string("\x00\x01\x02\xff", 4))}, {"label", IntFeature({3})}})) +
-                     Record(Example({{"label", IntFeature({1})}, {"more", IntFeature({-5})}, {"image", BytesFeature("abcd")}}));
+  std::string text =
+      Record(Example({{"image", BytesFeature(std::string("\x00\x01\x02\xff", 4))}, {"label", IntFeature({3})}})) +
+      Record(Example({{"label", IntFeature({1})}, {"more", IntFeature({-5})}, {"image", BytesFeature("abcd")}}));
   InputConfig input = TfRecord(folder.Write("t", text), {2, 2, 1});
   input.classes = 4;
   OpenedData opened = MustOpen(input);
