@@ -119,8 +119,7 @@ absl::StatusOr<WindowDims> ConvInputs(const char* operation, DType dtype, const 
     return Invalid(operation, "x is ", x.shape.ToString(), " but w is ", w.shape.ToString(), " with ", spec.groups,
                    " groups; w's third dimension must be ", d.c / spec.groups);
   }
-  EK_RETURN_IF_ERROR(
-      CheckWindow(operation, d.h, d.kernel_h, spec.stride_h, spec.pad_top, spec.pad_bottom, "height"));
+  EK_RETURN_IF_ERROR(CheckWindow(operation, d.h, d.kernel_h, spec.stride_h, spec.pad_top, spec.pad_bottom, "height"));
   EK_RETURN_IF_ERROR(CheckWindow(operation, d.w, d.kernel_w, spec.stride_w, spec.pad_left, spec.pad_right, "width"));
   d.oh = WindowOutput(d.h, d.kernel_h, spec.stride_h, spec.pad_top + spec.pad_bottom);
   d.ow = WindowOutput(d.w, d.kernel_w, spec.stride_w, spec.pad_left + spec.pad_right);
@@ -130,8 +129,7 @@ absl::StatusOr<WindowDims> ConvInputs(const char* operation, DType dtype, const 
 absl::StatusOr<WindowDims> PoolShape(const char* operation, const Pool2dSpec& spec, const Shape& x) {
   EK_RETURN_IF_ERROR(CheckDims(operation, "x", x, 4));
   WindowDims d{.n = x[0], .h = x[1], .w = x[2], .c = x[3], .kernel_h = spec.kernel_h, .kernel_w = spec.kernel_w};
-  EK_RETURN_IF_ERROR(
-      CheckWindow(operation, d.h, d.kernel_h, spec.stride_h, spec.pad_top, spec.pad_bottom, "height"));
+  EK_RETURN_IF_ERROR(CheckWindow(operation, d.h, d.kernel_h, spec.stride_h, spec.pad_top, spec.pad_bottom, "height"));
   EK_RETURN_IF_ERROR(CheckWindow(operation, d.w, d.kernel_w, spec.stride_w, spec.pad_left, spec.pad_right, "width"));
   // Else a window could lie wholly in the padding and have no element at all.
   if (spec.pad_top >= d.kernel_h || spec.pad_bottom >= d.kernel_h || spec.pad_left >= d.kernel_w ||
@@ -174,11 +172,16 @@ absl::StatusOr<RowDims> CheckNorm(const char* operation, DType dtype, double eps
 
 const char* LossName(LossKind kind) {
   switch (kind) {
-    case LossKind::kSoftmaxCrossEntropy: return "softmax_cross_entropy";
-    case LossKind::kSigmoidCrossEntropy: return "sigmoid_cross_entropy";
-    case LossKind::kMse: return "mse";
-    case LossKind::kHuber: return "huber";
-    case LossKind::kHinge: return "hinge";
+    case LossKind::kSoftmaxCrossEntropy:
+      return "softmax_cross_entropy";
+    case LossKind::kSigmoidCrossEntropy:
+      return "sigmoid_cross_entropy";
+    case LossKind::kMse:
+      return "mse";
+    case LossKind::kHuber:
+      return "huber";
+    case LossKind::kHinge:
+      return "hinge";
   }
   return "loss";
 }
@@ -401,8 +404,7 @@ absl::StatusOr<RowDims> CheckLoss(DType dtype, const LossSpec& spec, const Const
                    "; they must be ", (indices ? one_each : outputs.shape).ToString());
   }
   EK_RETURN_IF_ERROR(CheckShape(operation, "loss", dtype, loss, one_each, "outputs", outputs.shape));
-  EK_RETURN_IF_ERROR(
-      CheckOptional(operation, "gradient", dtype, gradient, outputs.shape, "outputs", outputs.shape));
+  EK_RETURN_IF_ERROR(CheckOptional(operation, "gradient", dtype, gradient, outputs.shape, "outputs", outputs.shape));
   if (!(spec.label_smoothing >= 0 && spec.label_smoothing < 1)) {
     return Invalid(operation, "label smoothing is ", spec.label_smoothing, "; it must be in [0,1)");
   }

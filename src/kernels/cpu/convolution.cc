@@ -89,10 +89,9 @@ std::unique_ptr<CachedOperation> MakeForward(OneDnn& onednn, const Conv2dSpec& s
                        {DNNL_ARG_DST, pd.dst_desc()},
                        {DNNL_ARG_BIAS, pd.bias_desc()}});
   } else {
-    made->step = Step(onednn, primitive, pd.scratchpad_desc(),
-                      {{DNNL_ARG_SRC, pd.src_desc()},
-                       {DNNL_ARG_WEIGHTS, pd.weights_desc()},
-                       {DNNL_ARG_DST, pd.dst_desc()}});
+    made->step =
+        Step(onednn, primitive, pd.scratchpad_desc(),
+             {{DNNL_ARG_SRC, pd.src_desc()}, {DNNL_ARG_WEIGHTS, pd.weights_desc()}, {DNNL_ARG_DST, pd.dst_desc()}});
   }
   return made;
 }
@@ -117,11 +116,11 @@ std::unique_ptr<CachedOperation> MakeBackwardWeights(OneDnn& onednn, const Conv2
   const ConvDescs descs(spec, d, bias);
   using Backward = dnnl::convolution_backward_weights;
   const auto direct = algorithm::convolution_direct;
-  const Backward::primitive_desc pd(bias ? Backward::desc(direct, descs.x, descs.w_any, descs.b, descs.y, descs.strides,
-                                                          descs.pad_before, descs.pad_after)
-                                         : Backward::desc(direct, descs.x, descs.w_any, descs.y, descs.strides,
-                                                          descs.pad_before, descs.pad_after),
-                                    onednn.attributes(), onednn.engine(), descs.Forward(onednn));
+  const Backward::primitive_desc pd(
+      bias ? Backward::desc(direct, descs.x, descs.w_any, descs.b, descs.y, descs.strides, descs.pad_before,
+                            descs.pad_after)
+           : Backward::desc(direct, descs.x, descs.w_any, descs.y, descs.strides, descs.pad_before, descs.pad_after),
+      onednn.attributes(), onednn.engine(), descs.Forward(onednn));
   auto made = std::make_unique<ConvBackwardWeights>();
   made->weights = PreferredWeights(onednn, descs.w_door, pd.diff_weights_desc());
   if (bias) {

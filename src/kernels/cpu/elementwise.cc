@@ -142,10 +142,12 @@ absl::Status CpuBackend::Loss(const LossSpec& spec, ConstTensor outputs, ConstTe
         return loops_.softmax_cross_entropy(rows, k, spec.label_smoothing, x, classes, values, slopes);
       case LossKind::kSigmoidCrossEntropy:
         return loops_.sigmoid_cross_entropy(rows, k, spec.label_smoothing, x, targets, values, slopes);
-      case LossKind::kMse: return loops_.mse(rows, k, x, targets, values, slopes);
+      case LossKind::kMse:
+        return loops_.mse(rows, k, x, targets, values, slopes);
       case LossKind::kHuber:
         return loops_.huber(rows, k, static_cast<float>(spec.huber_delta), x, targets, values, slopes);
-      case LossKind::kHinge: return loops_.hinge(rows, k, x, classes, values, slopes);
+      case LossKind::kHinge:
+        return loops_.hinge(rows, k, x, classes, values, slopes);
     }
   });
   return absl::OkStatus();

@@ -95,8 +95,8 @@ absl::Status CpuBackend::BatchNormInfer(double epsilon, ConstTensor x, ConstTens
 absl::Status CpuBackend::BatchNormBackward(double epsilon, ConstTensor x, ConstTensor gamma, ConstTensor mean,
                                            ConstTensor variance, ConstTensor dy, Tensor dx, Tensor dgamma,
                                            Tensor dbeta) {
-  EK_ASSIGN_OR_RETURN(RowDims d, CheckBatchNorm(dtype(), epsilon, {x, gamma, mean, variance}, Tensors{dy, dx},
-                                                Tensors{dgamma, dbeta}));
+  EK_ASSIGN_OR_RETURN(
+      RowDims d, CheckBatchNorm(dtype(), epsilon, {x, gamma, mean, variance}, Tensors{dy, dx}, Tensors{dgamma, dbeta}));
   if (d.rows == 0) {
     loops_.fill(d.columns, 0, Out(dgamma));
     loops_.fill(d.columns, 0, Out(dbeta));
@@ -124,8 +124,7 @@ absl::Status CpuBackend::BatchNormBackward(double epsilon, ConstTensor x, ConstT
       return made;
     });
     return norm.step.Run(
-        onednn_, {x.data, gamma.data, gamma.data, mean.data, variance.data, dy.data, dx.data,
-                                   dgamma.data, dbeta.data});
+        onednn_, {x.data, gamma.data, gamma.data, mean.data, variance.data, dy.data, dx.data, dgamma.data, dbeta.data});
   });
 }
 
@@ -136,19 +135,18 @@ absl::Status CpuBackend::LayerNorm(double epsilon, ConstTensor x, ConstTensor ga
   if (d.rows == 0) return absl::OkStatus();
   UseThreads();
   return Guarded("layer norm", [&] {
-    auto& norm =
-        onednn_.Cached<CachedStep>(KeyOf(Operation::kLayerNorm, true, epsilon, d.rows, d.columns, 0), [&] {
-          const auto pd = LayerNormDesc(onednn_, epsilon, d);
-          auto made = std::make_unique<CachedStep>();
-          made->step = Step(onednn_, dnnl::layer_normalization_forward(pd), pd.scratchpad_desc(),
-                            {{DNNL_ARG_SRC, pd.src_desc()},
-                             {DNNL_ARG_SCALE, VectorDesc(d.columns)},
-                             {DNNL_ARG_SHIFT, VectorDesc(d.columns)},
-                             {DNNL_ARG_MEAN, VectorDesc(d.rows)},
-                             {DNNL_ARG_VARIANCE, VectorDesc(d.rows)},
-                             {DNNL_ARG_DST, pd.dst_desc()}});
-          return made;
-        });
+    auto& norm = onednn_.Cached<CachedStep>(KeyOf(Operation::kLayerNorm, true, epsilon, d.rows, d.columns, 0), [&] {
+      const auto pd = LayerNormDesc(onednn_, epsilon, d);
+      auto made = std::make_unique<CachedStep>();
+      made->step = Step(onednn_, dnnl::layer_normalization_forward(pd), pd.scratchpad_desc(),
+                        {{DNNL_ARG_SRC, pd.src_desc()},
+                         {DNNL_ARG_SCALE, VectorDesc(d.columns)},
+                         {DNNL_ARG_SHIFT, VectorDesc(d.columns)},
+                         {DNNL_ARG_MEAN, VectorDesc(d.rows)},
+                         {DNNL_ARG_VARIANCE, VectorDesc(d.rows)},
+                         {DNNL_ARG_DST, pd.dst_desc()}});
+      return made;
+    });
     return norm.step.Run(onednn_, {x.data, gamma.data, beta.data, mean.data, variance.data, y.data});
   });
 }
@@ -156,8 +154,8 @@ absl::Status CpuBackend::LayerNorm(double epsilon, ConstTensor x, ConstTensor ga
 absl::Status CpuBackend::LayerNormBackward(double epsilon, ConstTensor x, ConstTensor gamma, ConstTensor mean,
                                            ConstTensor variance, ConstTensor dy, Tensor dx, Tensor dgamma,
                                            Tensor dbeta) {
-  EK_ASSIGN_OR_RETURN(RowDims d, CheckLayerNorm(dtype(), epsilon, {x, gamma, mean, variance}, Tensors{dy, dx},
-                                                Tensors{dgamma, dbeta}));
+  EK_ASSIGN_OR_RETURN(
+      RowDims d, CheckLayerNorm(dtype(), epsilon, {x, gamma, mean, variance}, Tensors{dy, dx}, Tensors{dgamma, dbeta}));
   if (d.rows == 0) {
     loops_.fill(d.columns, 0, Out(dgamma));
     loops_.fill(d.columns, 0, Out(dbeta));
@@ -186,8 +184,7 @@ absl::Status CpuBackend::LayerNormBackward(double epsilon, ConstTensor x, ConstT
           return made;
         });
     return norm.step.Run(
-        onednn_, {x.data, gamma.data, gamma.data, mean.data, variance.data, dy.data, dx.data,
-                                   dgamma.data, dbeta.data});
+        onednn_, {x.data, gamma.data, gamma.data, mean.data, variance.data, dy.data, dx.data, dgamma.data, dbeta.data});
   });
 }
 

@@ -15,8 +15,7 @@ constexpr std::int64_t kElementGrain = 16384;
 bool ByteWinners(const Pool2dSpec& spec) { return spec.kernel_h * spec.kernel_w <= 256; }
 
 PoolGeometry GeometryOf(const Pool2dSpec& spec, const WindowDims& d) {
-  return {d.h,        d.w,           d.c,           d.oh,         d.ow,         d.kernel_h,
-          d.kernel_w, spec.stride_h, spec.stride_w, spec.pad_top, spec.pad_left};
+  return {d.h, d.w, d.c, d.oh, d.ow, d.kernel_h, d.kernel_w, spec.stride_h, spec.stride_w, spec.pad_top, spec.pad_left};
 }
 
 std::int64_t ImageGrain(const WindowDims& d) { return std::max<std::int64_t>(1, kElementGrain / (d.h * d.w * d.c)); }
@@ -25,9 +24,20 @@ std::int64_t ImageGrain(const WindowDims& d) { return std::max<std::int64_t>(1, 
 
 absl::Status CpuBackend::AveragePool(bool backward, const Pool2dSpec& spec, const WindowDims& d, const void* from,
                                      void* to) {
-  const OneDnn::Key key = {static_cast<std::int64_t>(backward ? Operation::kAveragePoolBackward : Operation::kAveragePool),
-                           d.n, d.h, d.w, d.c, d.kernel_h, d.kernel_w, spec.stride_h, spec.stride_w, spec.pad_top,
-                           spec.pad_bottom, spec.pad_left, spec.pad_right};
+  const OneDnn::Key key = {
+      static_cast<std::int64_t>(backward ? Operation::kAveragePoolBackward : Operation::kAveragePool),
+      d.n,
+      d.h,
+      d.w,
+      d.c,
+      d.kernel_h,
+      d.kernel_w,
+      spec.stride_h,
+      spec.stride_w,
+      spec.pad_top,
+      spec.pad_bottom,
+      spec.pad_left,
+      spec.pad_right};
   UseThreads();
   return Guarded("average pool", [&] {
     auto& pool = onednn_.Cached<CachedStep>(key, [&] {

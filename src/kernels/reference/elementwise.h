@@ -20,10 +20,14 @@ T Sigmoid(T x) {
 template <class T>
 T Activate(ActivationKind kind, T x) {
   switch (kind) {
-    case ActivationKind::kRelu: return x < 0 ? T{0} : x;  // a NaN stays one
-    case ActivationKind::kGelu: return x * std::erfc(-x / std::numbers::sqrt2_v<T>) / 2;
-    case ActivationKind::kTanh: return std::tanh(x);
-    case ActivationKind::kSigmoid: return Sigmoid(x);
+    case ActivationKind::kRelu:
+      return x < 0 ? T{0} : x;  // a NaN stays one
+    case ActivationKind::kGelu:
+      return x * std::erfc(-x / std::numbers::sqrt2_v<T>) / 2;
+    case ActivationKind::kTanh:
+      return std::tanh(x);
+    case ActivationKind::kSigmoid:
+      return Sigmoid(x);
   }
   return x;
 }
@@ -31,12 +35,15 @@ T Activate(ActivationKind kind, T x) {
 template <class T>
 T ActivationSlope(ActivationKind kind, T x, T y) {
   switch (kind) {
-    case ActivationKind::kRelu: return y <= 0 ? T{0} : T{1};
+    case ActivationKind::kRelu:
+      return y <= 0 ? T{0} : T{1};
     case ActivationKind::kGelu:
       return std::erfc(-x / std::numbers::sqrt2_v<T>) / 2 +
              x * std::exp(-x * x / 2) * std::numbers::inv_sqrtpi_v<T> / std::numbers::sqrt2_v<T>;
-    case ActivationKind::kTanh: return 1 - y * y;
-    case ActivationKind::kSigmoid: return y * (1 - y);
+    case ActivationKind::kTanh:
+      return 1 - y * y;
+    case ActivationKind::kSigmoid:
+      return y * (1 - y);
   }
   return T{1};
 }

@@ -1,4 +1,5 @@
-// Losses and their gradients, one sample at a time, in plain loops. `gradient` may be null. A NaN output gives a NaN loss.
+// Losses and their gradients, one sample at a time, in plain loops. `gradient` may be null. A NaN output gives a NaN
+// loss.
 #pragma once
 
 #include <cmath>
@@ -114,7 +115,9 @@ void Loss(const LossSpec& spec, RowDims d, const T* outputs, const T* labels, T*
       case LossKind::kHuber:
         loss[n] = SquaredOrHuber(spec, d.columns, row, labels + n * d.columns, slope);
         break;
-      case LossKind::kHinge: loss[n] = Hinge(d.columns, row, labels[n], slope); break;
+      case LossKind::kHinge:
+        loss[n] = Hinge(d.columns, row, labels[n], slope);
+        break;
     }
   }
 }

@@ -1,5 +1,5 @@
-// Batch and layer norm in plain loops. Both normalise "lines": batch norm the columns of [rows, columns], layer norm the
-// rows; `LineView` walks one line of either.
+// Batch and layer norm in plain loops. Both normalise "lines": batch norm the columns of [rows, columns], layer norm
+// the rows; `LineView` walks one line of either.
 #pragma once
 
 #include <cmath>

@@ -138,7 +138,8 @@ TEST_CASE("more shapes than are kept compute as well as the first", "[kernels]")
 std::vector<Values> PoolPasses(Lab& lab, const Pool2dSpec& spec, const Shape& shape) {
   Rng rng(23, static_cast<std::uint64_t>(shape.elements()));
   const Shape y_shape = {shape[0], WindowOutput(shape[1], spec.kernel_h, spec.stride_h, spec.pad_top + spec.pad_bottom),
-                         WindowOutput(shape[2], spec.kernel_w, spec.stride_w, spec.pad_left + spec.pad_right), shape[3]};
+                         WindowOutput(shape[2], spec.kernel_w, spec.stride_w, spec.pad_left + spec.pad_right),
+                         shape[3]};
   Tensor x = lab.Make(shape, RandomValues(rng, shape.elements()));
   Tensor dy = lab.Make(y_shape, RandomValues(rng, y_shape.elements()));
   Tensor y = lab.Output(y_shape), dx = lab.Output(shape);
@@ -175,7 +176,8 @@ TEST_CASE("max pooling takes the first of equals and lets a NaN through", "[kern
     INFO(named.name);
     auto backend = named.make();
     Lab lab(*backend);
-    Tensor x = lab.Make({1, 2, 4, 1}, {5, 5, nan, 9, 5, 5, 9, 9}), y = lab.Output({1, 1, 2, 1}), dx = lab.Output(x.shape);
+    Tensor x = lab.Make({1, 2, 4, 1}, {5, 5, nan, 9, 5, 5, 9, 9}), y = lab.Output({1, 1, 2, 1}),
+           dx = lab.Output(x.shape);
     void* workspace = lab.Bytes(*backend->Pool2dWorkspaceBytes({}, x.shape));
     RequireOk(backend->Pool2d({}, x, y, workspace));
     CHECK(lab.Read(y)[0] == 5);

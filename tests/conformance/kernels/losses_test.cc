@@ -89,7 +89,8 @@ TEST_CASE("extreme logits neither overflow nor lose the loss", "[kernels]") {
     auto backend = named.make();
     Lab lab(*backend);
     Tensor loss = lab.Output({2}), gradient = lab.Output({2, 3});
-    RequireOk(backend->Loss({}, lab.Make({2, 3}, {1000, -1000, 0, 1000, -1000, 0}), lab.Make({2}, {0, 1}), loss, gradient));
+    RequireOk(
+        backend->Loss({}, lab.Make({2, 3}, {1000, -1000, 0, 1000, -1000, 0}), lab.Make({2}, {0, 1}), loss, gradient));
     CHECK(lab.Read(loss) == Values{0, 2000});
     CHECK(lab.Read(gradient) == Values{0, 0, 0, 1, -1, 0});
   }
@@ -123,8 +124,8 @@ TEST_CASE("a label that is no class index is refused and named", "[kernels]") {
     auto backend = named.make();
     Lab lab(*backend);
     for (double label : {3.0, -1.0, 0.5}) {
-      absl::Status status = backend->Loss({}, lab.Make({2, 3}, Values(6, 0.0)), lab.Make({2}, {0, label}),
-                                          lab.Output({2}), {});
+      absl::Status status =
+          backend->Loss({}, lab.Make({2, 3}, Values(6, 0.0)), lab.Make({2}, {0, label}), lab.Output({2}), {});
       CHECK(status.code() == absl::StatusCode::kInvalidArgument);
       CHECK(std::string(status.message()).find("sample 1") != std::string::npos);
     }

@@ -76,7 +76,8 @@ TEST_CASE("a sparse product equals the dense one on the same matrix", "[kernels]
       const Csr csr = RandomCsr(rng, n, in);
       Values dense(static_cast<std::size_t>(n * in), 0.0);
       for (std::int64_t r = 0; r < n; ++r) {
-        for (std::int64_t i = csr.offsets[r]; i < csr.offsets[r + 1]; ++i) dense[r * in + csr.columns[i]] = csr.values[i];
+        for (std::int64_t i = csr.offsets[r]; i < csr.offsets[r + 1]; ++i)
+          dense[r * in + csr.columns[i]] = csr.values[i];
       }
       const Values w = RandomValues(rng, in * out), b = RandomValues(rng, out), dy = RandomValues(rng, n * out);
       Conform([&](Lab& lab) {

@@ -16,7 +16,8 @@ std::vector<Values> NormPasses(Lab& lab, const Shape& shape, bool batch) {
   Tensor x = lab.Make(shape, RandomValues(rng, shape.elements(), -2, 3));
   Tensor gamma = lab.Make(channels, RandomValues(rng, c, 0.5, 2)), beta = lab.Make(channels, RandomValues(rng, c));
   Tensor dy = lab.Make(shape, RandomValues(rng, shape.elements()));
-  Tensor y = lab.Output(shape), dx = lab.Output(shape), mean = lab.Output(statistics), variance = lab.Output(statistics);
+  Tensor y = lab.Output(shape), dx = lab.Output(shape), mean = lab.Output(statistics),
+         variance = lab.Output(statistics);
   Tensor dgamma = lab.Output(channels), dbeta = lab.Output(channels), inferred = lab.Output(shape);
   Backend& k = lab.backend();
   if (batch) {
@@ -185,7 +186,8 @@ TEST_CASE("concat joins along the last axis and split takes it apart", "[kernels
     const Values c_values = RandomValues(rng, n * 2 * 500);
     Conform(
         [&](Lab& lab) {
-          Tensor a = lab.Make({n, 2, 3}, a_values), b = lab.Make({n, 2, 1}, b_values), c = lab.Make({n, 2, 500}, c_values);
+          Tensor a = lab.Make({n, 2, 3}, a_values), b = lab.Make({n, 2, 1}, b_values),
+                 c = lab.Make({n, 2, 500}, c_values);
           Tensor y = lab.Output({n, 2, 504});
           const std::vector<ConstTensor> inputs = {a, b, c};
           RequireOk(lab.backend().Concat(inputs, y));

@@ -1,5 +1,5 @@
-// Every backward operation of the reference against central differences in double. The scalar is sum(r * y) for a random
-// r, so that dy = r.
+// Every backward operation of the reference against central differences in double. The scalar is sum(r * y) for a
+// random r, so that dy = r.
 #include "conformance/kernels/lab.h"
 
 namespace evenkeel::testing {
@@ -74,8 +74,8 @@ TEST_CASE_METHOD(Gradients, "the gradients of a sparse product are its derivativ
 }
 
 TEST_CASE_METHOD(Gradients, "the gradients of convolution are its derivatives", "[kernels]") {
-  const Conv2dSpec spec{.stride_h = 2, .stride_w = 1, .pad_top = 1, .pad_bottom = 0, .pad_left = 2, .pad_right = 1,
-                        .groups = 2};
+  const Conv2dSpec spec{
+      .stride_h = 2, .stride_w = 1, .pad_top = 1, .pad_bottom = 0, .pad_left = 2, .pad_right = 1, .groups = 2};
   const Shape xs = {2, 5, 4, 4}, ws = {3, 3, 2, 6}, bs = {6}, ys = {2, 2, 5, 6};
   const Values x = Random(xs), w = Random(ws), b = Random(bs), r = Random(ys);
   auto forward = [&](const Values& x, const Values& w, const Values& b) {
@@ -94,8 +94,8 @@ TEST_CASE_METHOD(Gradients, "the gradients of convolution are its derivatives", 
 
 TEST_CASE_METHOD(Gradients, "the gradients of pooling are its derivatives", "[kernels]") {
   for (Pool2dSpec::Kind kind : {Pool2dSpec::Kind::kMax, Pool2dSpec::Kind::kAverage}) {
-    const Pool2dSpec spec{.kind = kind, .kernel_h = 3, .kernel_w = 2, .stride_h = 2, .stride_w = 1, .pad_top = 1,
-                          .pad_right = 1};
+    const Pool2dSpec spec{
+        .kind = kind, .kernel_h = 3, .kernel_w = 2, .stride_h = 2, .stride_w = 1, .pad_top = 1, .pad_right = 1};
     const Shape xs = {2, 5, 4, 3}, ys = {2, 2, 4, 3};
     const Values x = Random(xs), r = Random(ys);
     auto forward = [&](const Values& x) {
@@ -134,7 +134,8 @@ TEST_CASE_METHOD(Gradients, "the gradients of batch and layer norm are their der
     CAPTURE(batch);
     const Shape xs = {4, 3, 5}, cs = {5}, ss = batch ? Shape{5} : Shape{4, 3};
     const Values x = Random(xs, -2, 3), gamma = Random(cs, 0.5, 2), beta = Random(cs), r = Random(xs);
-    auto run = [&](Lab& lab, const Tensor& xt, const Tensor& g, const Tensor& b, Tensor y, Tensor mean, Tensor variance) {
+    auto run = [&](Lab& lab, const Tensor& xt, const Tensor& g, const Tensor& b, Tensor y, Tensor mean,
+                   Tensor variance) {
       RequireOk(batch ? backend_->BatchNormTrain(kEpsilon, xt, g, b, y, mean, variance)
                       : backend_->LayerNorm(kEpsilon, xt, g, b, y, mean, variance));
     };
@@ -146,7 +147,8 @@ TEST_CASE_METHOD(Gradients, "the gradients of batch and layer norm are their der
     };
     Lab lab(*backend_);
     Tensor xt = lab.Make(xs, x), g = lab.Make(cs, gamma), b = lab.Make(cs, beta), y = lab.Output(xs);
-    Tensor mean = lab.Output(ss), variance = lab.Output(ss), dx = lab.Output(xs), dg = lab.Output(cs), db = lab.Output(cs);
+    Tensor mean = lab.Output(ss), variance = lab.Output(ss), dx = lab.Output(xs), dg = lab.Output(cs),
+           db = lab.Output(cs);
     run(lab, xt, g, b, y, mean, variance);
     RequireOk(batch ? backend_->BatchNormBackward(kEpsilon, xt, g, mean, variance, lab.Make(xs, r), dx, dg, db)
                     : backend_->LayerNormBackward(kEpsilon, xt, g, mean, variance, lab.Make(xs, r), dx, dg, db));
@@ -193,8 +195,8 @@ TEST_CASE_METHOD(Gradients, "the gradient of dropout is its derivative", "[kerne
 }
 
 TEST_CASE_METHOD(Gradients, "the gradients of losses are the derivatives of their sum", "[kernels]") {
-  for (LossKind kind : {LossKind::kSoftmaxCrossEntropy, LossKind::kSigmoidCrossEntropy, LossKind::kMse, LossKind::kHuber,
-                        LossKind::kHinge}) {
+  for (LossKind kind : {LossKind::kSoftmaxCrossEntropy, LossKind::kSigmoidCrossEntropy, LossKind::kMse,
+                        LossKind::kHuber, LossKind::kHinge}) {
     for (std::int64_t k : {1, 4}) {
       CAPTURE(static_cast<int>(kind), k);
       const Shape xs = {6, k}, losses = {6};
