@@ -64,21 +64,30 @@ Actions Server::OnChiefMessage(const Message& message, TimePoint now) {
 
 bool Server::AcceptChiefEnvelope(const Message& message) {
   const Envelope& envelope = message.envelope;
-  if (welcomed_ && !envelope.job_id.empty() && envelope.job_id != job_id_) {
-    if (std::holds_alternative<Refuse>(message.body)) return true;  // says so itself
-    RefuseChief(RefuseReason::kForeignJob,
-                absl::StrCat("belongs to job ", job_id_, ", the chief's is ", envelope.job_id));
-    return false;
+  if (std::holds_alternative<Refuse>(message.body)) {
+    if (envelope.term > term_) StartTerm(envelope.term);
+    return true;
   }
-  if (!envelope.spec_hash.empty() && envelope.spec_hash != options_.spec_hash &&
-      !std::holds_alternative<Refuse>(message.body)) {
-    RefuseChief(RefuseReason::kOtherExperiment, absl::StrCat("its experiment is ", options_.spec_hash,
-                                                             ", the chief's is ", envelope.spec_hash));
+  // A chief that welcomes us to another job has taken the place of ours; anybody else's orders are refused.
+  const bool welcome = std::holds_alternative<Welcome>(message.body);
+  auto foreign = [&](RefuseReason reason, std::string text) {
+    RefuseChief(reason, text);
+    if (welcome) Fail(absl::FailedPreconditionError(absl::StrCat("[ps] ", options_.name, " ", text)));
     return false;
+  };
+  if (welcomed_ && envelope.job_id != job_id_) {
+    return foreign(RefuseReason::kForeignJob,
+                   absl::StrCat("belongs to job ", job_id_, ", the chief's is ", envelope.job_id));
+  }
+  if (envelope.spec_hash != options_.spec_hash) {
+    return foreign(RefuseReason::kOtherExperiment, absl::StrCat("runs experiment ", options_.spec_hash,
+                                                                ", the chief's is ", envelope.spec_hash));
   }
   if (envelope.term < term_) {
-    RefuseChief(RefuseReason::kStaleTerm, absl::StrCat(NameOf(message.body), " is of term ", envelope.term.value(),
-                                                       "; this server obeys term ", term_.value()));
+    const std::string text = absl::StrCat(NameOf(message.body), " is of term ", envelope.term.value(),
+                                          "; this server obeys term ", term_.value());
+    RefuseChief(RefuseReason::kStaleTerm, text);
+    if (welcome) actions_.push_back(RejoinChief{text});
     return false;
   }
   if (envelope.term > term_) StartTerm(envelope.term);

@@ -155,16 +155,32 @@ absl::Status Shard::Restore(const CheckpointReader& reader, Version version) {
 }
 
 absl::Status Shard::AllocateSlot(StageSlot slot) {
-  while (staging_.size() <= slot.value()) {
+  for (;;) {
+    {
+      MutexLock lock(staging_mutex_);
+      if (staging_.size() > slot.value()) return absl::OkStatus();
+    }
     EK_ASSIGN_OR_RETURN(Arena arena, Arena::Allocate(static_cast<std::size_t>(floats_) * sizeof(float)));
+    MutexLock lock(staging_mutex_);
     staging_.push_back(std::move(arena));
   }
-  return absl::OkStatus();
+}
+
+std::span<float> Shard::Staging(StageSlot slot) const {
+  MutexLock lock(staging_mutex_);
+  EK_CHECK(slot.value() < staging_.size());
+  return staging_[slot.value()].floats();
+}
+
+std::vector<const float*> Shard::Sources(std::span<const StageSlot> slots) const {
+  std::vector<const float*> sources;
+  for (StageSlot slot : slots) sources.push_back(Staging(slot).data());
+  return sources;
 }
 
 std::span<float> Shard::StageInto(StageSlot slot, int bucket) const {
   const Stripe& stripe = place_.layout->StripeOf(bucket, place_.server);
-  return Cut(staging_[slot.value()].floats(), stripe.local_offset, stripe.size());
+  return Cut(Staging(slot), stripe.local_offset, stripe.size());
 }
 
 std::vector<BlockNorm> Shard::Norms(std::span<const StageSlot> slots) const {
@@ -180,8 +196,7 @@ std::vector<BlockNorm> Shard::Norms(std::span<const StageSlot> slots) const {
       blocks.push_back({stripe.begin + at, stripe.local_offset + at, std::min(kNormBlockFloats, stripe.size() - at)});
     }
   }
-  std::vector<const float*> sources;
-  for (StageSlot slot : slots) sources.push_back(staging_[slot.value()].floats().data());
+  const std::vector<const float*> sources = Sources(slots);
   std::vector<BlockNorm> norms(blocks.size());
   pool_.ParallelFor(static_cast<std::int64_t>(blocks.size()), 1, [&](std::int64_t begin, std::int64_t end) {
     alignas(64) std::array<float, kNormBlockFloats> sum;
@@ -219,9 +234,7 @@ void Shard::Apply(const Decision& decision, std::span<const StageSlot> slots) {
   const StepConstants step =
       StepConstants::For(place_.optimizer, decision.learning_rate, decision.samples, decision.clip_scale,
                          decision.version.commit.value());
-  std::vector<const float*>& sources = staging_data_;
-  sources.clear();
-  for (StageSlot slot : slots) sources.push_back(staging_[slot.value()].floats().data());
+  const std::vector<const float*> sources = Sources(slots);
   VersionPool::Target target = versions_->BeginWrite();
   pool_.ParallelFor(static_cast<std::int64_t>(pieces_.size()), 8, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {

@@ -12,16 +12,17 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "evenkeel/checkpoint/checkpoint.h"
 #include "evenkeel/core/arena.h"
+#include "evenkeel/core/mutex.h"
 #include "evenkeel/core/storage.h"
 #include "evenkeel/core/thread_pool.h"
 #include "evenkeel/protocol/layout.h"
@@ -103,6 +104,8 @@ class Shard {
   void CutPieces();
   void ApplyPiece(const Piece& piece, const StepConstants& step, std::span<const float* const> sources,
                   const float* from, float* to);
+  std::span<float> Staging(StageSlot slot) const ABSL_LOCKS_EXCLUDED(staging_mutex_);
+  std::vector<const float*> Sources(std::span<const StageSlot> slots) const;
   absl::Status CheckManifest(const Manifest& manifest) const;
 
   const Place place_;
@@ -115,8 +118,8 @@ class Shard {
   std::shared_ptr<VersionPool> versions_;  // shared with the pins, which may outlive the shard
   Arena optimizer_arena_;
   std::vector<std::span<float>> optimizer_slots_;
-  std::deque<Arena> staging_;  // by slot; elements never move
-  std::vector<const float*> staging_data_;
+  mutable Mutex staging_mutex_;  // a slot may be added while others are written
+  std::vector<Arena> staging_ ABSL_GUARDED_BY(staging_mutex_);  // by slot
   std::unique_ptr<SnapshotArena> snapshot_;
 };
 

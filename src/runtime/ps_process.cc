@@ -1,0 +1,391 @@
+#include "runtime/ps_process.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "evenkeel/checkpoint/checkpoint.h"
+#include "evenkeel/core/log.h"
+#include "evenkeel/core/random.h"
+#include "evenkeel/core/status.h"
+
+namespace evenkeel {
+namespace {
+
+constexpr Duration kWaitingLine = std::chrono::seconds(10);  // between two lines that say who is awaited
+
+class ChiefHandler final : public StreamHandler {
+ public:
+  ChiefHandler(std::shared_ptr<PsProcess> process, std::uint64_t connection)
+      : process_(std::move(process)), connection_(connection) {}
+  void OnMessage(Stream&, Message message, const PayloadIn&) override {
+    process_->OnChiefMessage(connection_, message);
+  }
+  void OnClosed(Stream&, const absl::Status& status) override { process_->OnChiefClosed(connection_, status); }
+
+ private:
+  const std::shared_ptr<PsProcess> process_;  // a stream's last call may come late
+  const std::uint64_t connection_;
+};
+
+class WorkerHandler final : public StreamHandler {
+ public:
+  WorkerHandler(std::shared_ptr<PsProcess> process, SessionId session)
+      : process_(std::move(process)), session_(session) {}
+  void OnMessage(Stream&, Message message, const PayloadIn& payload) override {
+    process_->OnWorkerMessage(session_, message, payload);
+  }
+  void OnClosed(Stream&, const absl::Status&) override { process_->OnWorkerClosed(session_); }
+
+ private:
+  const std::shared_ptr<PsProcess> process_;  // a stream's last call may come late
+  const SessionId session_;
+};
+
+std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
+
+std::int64_t Seconds(Duration d) { return std::chrono::duration_cast<std::chrono::seconds>(d).count(); }
+
+std::string TimeOfDay(WallTime time) {
+  return absl::FormatTime("%H:%M:%S UTC", absl::FromChrono(std::chrono::time_point_cast<std::chrono::seconds>(time)),
+                          absl::UTCTimeZone());
+}
+
+}  // namespace
+
+PsProcess::PsProcess(PsOptions options, Transport& transport, Storage& storage, const Clock& clock)
+    : options_(std::move(options)),
+      transport_(transport),
+      storage_(storage),
+      clock_(clock),
+      nonce_(options_.nonce != 0 ? options_.nonce : RandomNonce()),
+      pool_(options_.threads),
+      server_(ps::ServerOptions{.name = options_.name, .spec_hash = options_.spec_hash}),
+      away_since_(clock.Now()),
+      away_since_wall_(clock.WallNow()),
+      next_attempt_(clock.Now()),
+      next_waiting_line_(clock.Now()),
+      backoff_(Milliseconds(100), std::chrono::seconds(2), nonce_) {}
+
+void PsProcess::Drain() {
+  for (;;) {
+    ps::Actions actions;
+    {
+      MutexLock lock(mutex_);
+      actions.swap(outbox_);
+      if (actions.empty()) {
+        draining_ = false;
+        return;
+      }
+    }
+    for (ps::Action& action : actions) {
+      std::visit([this](auto&& a) { Do(std::move(a)); }, std::move(action));
+    }
+  }
+}
+
+// A message that cannot be sent is not lost: OnClosed follows, and all that matters is sent again on the next stream.
+void PsProcess::Do(ps::SendToChief action) {
+  std::shared_ptr<Stream> chief;
+  {
+    MutexLock lock(mutex_);
+    chief = chief_;
+  }
+  if (chief) (void)chief->Send(std::move(action.message));
+}
+
+void PsProcess::Do(ps::SendToWorker action) {
+  std::shared_ptr<Stream> stream;
+  {
+    MutexLock lock(mutex_);
+    auto it = sessions_.find(action.session);
+    if (it != sessions_.end()) stream = it->second;
+  }
+  if (stream) (void)stream->Send(std::move(action.message));
+}
+
+void PsProcess::Do(ps::CloseWorker action) {
+  std::shared_ptr<Stream> stream;
+  {
+    MutexLock lock(mutex_);
+    auto it = sessions_.find(action.session);
+    if (it != sessions_.end()) stream = it->second;
+  }
+  if (stream) stream->Close();
+}
+
+void PsProcess::Do(ps::RejoinChief action) {
+  std::shared_ptr<Stream> chief;
+  {
+    MutexLock lock(mutex_);
+    chief = chief_;
+    away_reason_ = action.reason;
+  }
+  LogWarning(absl::StrCat("joins the chief again: ", action.reason));
+  if (chief) chief->Close();
+}
+
+void PsProcess::Do(ps::ServePull action) {
+  std::shared_ptr<Stream> stream;
+  std::shared_ptr<ps::Shard> shard;
+  Envelope envelope;
+  {
+    MutexLock lock(mutex_);
+    auto it = sessions_.find(action.session);
+    if (it == sessions_.end()) return;
+    stream = it->second;
+    shard = shard_;
+    envelope = server_.MakeEnvelope();
+  }
+  if (!shard) {
+    (void)stream->Send({envelope, Refuse{.message = absl::StrCat(options_.name, ": pull ", action.request,
+                                                                 " came while the parameters were replaced")}});
+    return;
+  }
+  const ps::PinnedVersion version = shard->Newest();
+  const auto buckets = static_cast<std::int32_t>(shard->place().layout->buckets().size());
+  for (std::int32_t bucket = 0; bucket < buckets; ++bucket) {
+    std::span<const float> stripe = shard->StripeOf(version, bucket);
+    if (stripe.empty()) continue;
+    Message message{envelope, PullData{.request = action.request, .version = version.version, .bucket = bucket}};
+    if (!stream->Send(std::move(message), PayloadOut{std::as_bytes(stripe), version.owner}).ok()) return;
+  }
+  (void)stream->Send({envelope, PullData{.request = action.request, .version = version.version, .bucket = -1}});
+}
+
+void PsProcess::Do(ps::Finish action) {
+  MutexLock lock(mutex_);
+  if (!result_) result_ = std::move(action.status);
+  timer_.NotifyAll();
+}
+
+void PsProcess::Do(ps::LogLine action) { Log(action.level, action.text); }
+
+void PsProcess::Queue(Work work) {
+  MutexLock lock(mutex_);
+  work_.push_back(std::move(work));
+  work_ready_.NotifyOne();
+}
+
+void PsProcess::OnChiefMessage(std::uint64_t connection, const Message& message) {
+  Turn([&]() -> ps::Actions {
+    if (connection != connection_) return {};  // of a stream that was given up
+    const TimePoint now = clock_.Now();
+    ps::Actions actions = server_.OnChiefMessage(message, now);
+    if (std::holds_alternative<Welcome>(message.body) && message.envelope.term == server_.MakeEnvelope().term) {
+      joined_ = true;
+      backoff_.Reset();
+      next_renew_ = now + std::max<Duration>(server_.renew_interval(), Milliseconds(10));
+      timer_.NotifyAll();
+    }
+    return actions;
+  });
+}
+
+void PsProcess::OnChiefClosed(std::uint64_t connection, const absl::Status& status) {
+  MutexLock lock(mutex_);
+  if (connection != connection_) return;
+  const TimePoint now = clock_.Now();
+  if (joined_) {
+    away_since_ = now;
+    away_since_wall_ = clock_.WallNow();
+    next_waiting_line_ = now;
+  }
+  if (!status.ok()) away_reason_ = std::string(status.message());
+  joined_ = false;
+  chief_open_ = false;
+  chief_.reset();
+  next_renew_ = kNever;
+  next_attempt_ = now + backoff_.Next();
+  timer_.NotifyAll();
+  chief_closed_.NotifyAll();
+}
+
+void PsProcess::OnWorkerMessage(SessionId session, const Message& message, const PayloadIn& payload) {
+  const auto* stage = std::get_if<Stage>(&message.body);
+  if (stage == nullptr) {
+    Turn([&] {
+      ps::Actions actions = server_.OnWorkerMessage(session, message, clock_.Now());
+      timer_.NotifyAll();  // a held pull has a deadline
+      return actions;
+    });
+    return;
+  }
+  std::optional<ps::StageWrite> write;
+  std::shared_ptr<ps::Shard> shard;
+  Turn([&] {
+    ps::StageAnswer answer = server_.BeginStage(session, message.envelope, *stage, payload.size(), clock_.Now());
+    write = answer.write;
+    shard = shard_;
+    return std::move(answer.actions);
+  });
+  if (!write) return;
+  payload.CopyTo(std::as_writable_bytes(shard->StageInto(write->slot, write->bucket)));
+  Turn([&] { return server_.EndStage(*write, clock_.Now()); });
+}
+
+void PsProcess::OnWorkerClosed(SessionId session) {
+  Turn([&] {
+    sessions_.erase(session);
+    return server_.OnWorkerClosed(session, clock_.Now());
+  });
+}
+
+absl::Status PsProcess::Listen() {
+  auto listener = transport_.Listen(Service::kParameterServer, options_.listen_address,
+                                    [self = shared_from_this()](std::shared_ptr<Stream> stream) {
+                                      MutexLock lock(self->mutex_);
+                                      SessionId session(self->next_session_++);
+                                      self->sessions_[session] = std::move(stream);
+                                      return std::make_shared<WorkerHandler>(self, session);
+                                    });
+  EK_RETURN_IF_ERROR(Annotate(listener.status(), absl::StrCat("[ps] cannot serve at ", options_.listen_address)));
+  listener_ = *std::move(listener);
+  const std::string host = options_.advertised_host.empty() ? HostOf(options_.listen_address) : options_.advertised_host;
+  // In-process addresses are names without ports.
+  address_ = listener_->port() == 0 ? options_.listen_address : absl::StrCat(host, ":", listener_->port());
+  LogInfo(absl::StrCat("serves workers at ", address_));
+  return absl::OkStatus();
+}
+
+// The new stream becomes visible to others once Join is on it.
+void PsProcess::Connect() {
+  std::uint64_t connection = 0;
+  Message join;
+  {
+    MutexLock lock(mutex_);
+    connection = ++connection_;
+    chief_open_ = true;
+    join.envelope = server_.MakeEnvelope();
+  }
+  join.body = Join{.role = Role::kPs,
+                   .name = options_.name,
+                   .index = options_.index,
+                   .nonce = nonce_,
+                   .experiment_json = options_.experiment_json,
+                   .address = address_};
+  std::shared_ptr<Stream> stream =
+      transport_.Connect(Service::kChief, options_.chief_address,
+                         std::make_shared<ChiefHandler>(shared_from_this(), connection), options_.connect_timeout);
+  (void)stream->Send(std::move(join));
+  MutexLock lock(mutex_);
+  if (chief_open_ && connection == connection_) chief_ = std::move(stream);
+}
+
+void PsProcess::CheckChief(TimePoint now, bool& connect, ps::Actions& actions) {
+  const TimePoint deadline = away_since_ + options_.chief_timeout;
+  if (now >= deadline) {
+    result_ = absl::DeadlineExceededError(absl::StrCat(
+        "[ps] gave up waiting for the chief at ", options_.chief_address, ": away since ", TimeOfDay(away_since_wall_),
+        ", chief_timeout is ", absl::StrFormat("%.3g", ToSeconds(options_.chief_timeout)), " s",
+        away_reason_.empty() ? "" : absl::StrCat("; last: ", away_reason_)));
+    return;
+  }
+  connect = !chief_open_ && now >= next_attempt_;
+  if (now >= next_waiting_line_) {
+    next_waiting_line_ = now + kWaitingLine;
+    actions.push_back(ps::LogLine{LogLevel::kInfo, absl::StrCat("waiting for the chief at ", options_.chief_address,
+                                                                ", ", Seconds(deadline - now), " s left")});
+  }
+}
+
+void PsProcess::Step() {
+  bool connect = false;
+  Turn([&] {
+    const TimePoint now = clock_.Now();
+    ps::Actions actions;
+    if (result_) return actions;
+    if (stop_requested_ && stop_at_ == kNever) {
+      stop_at_ = joined_ ? now + options_.stop_grace : now;
+      actions.push_back(ps::LogLine{LogLevel::kInfo, "told to stop; waits a moment for the job's end"});
+    }
+    if (now >= stop_at_) {
+      if (joined_) {
+        actions.push_back(ps::SendToChief{{server_.MakeEnvelope(), Leave{.reason = "told to stop"}}});
+      }
+      actions.push_back(ps::Finish{absl::OkStatus()});
+      stop_at_ = kNever;
+      stop_requested_ = false;
+      return actions;
+    }
+    if (!joined_) CheckChief(now, connect, actions);
+    if (now >= next_renew_) {
+      actions.push_back(ps::SendToChief{{server_.MakeEnvelope(), server_.State(now)}});
+      next_renew_ = now + std::max<Duration>(server_.renew_interval(), Milliseconds(10));
+    }
+    if (now >= server_.NextDeadline()) {
+      ps::Actions late = server_.Tick(now);
+      std::move(late.begin(), late.end(), std::back_inserter(actions));
+    }
+    return actions;
+  });
+  if (connect) Connect();
+}
+
+TimePoint PsProcess::NextWake() const {
+  TimePoint next = std::min({server_.NextDeadline(), next_renew_, stop_at_});
+  if (joined_) return next;
+  next = std::min({next, next_waiting_line_, away_since_ + options_.chief_timeout});
+  return chief_open_ ? next : std::min(next, next_attempt_);
+}
+
+absl::Status PsProcess::Run(StopSource& stop) {
+  EK_RETURN_IF_ERROR(Listen());
+  apply_thread_ = std::thread([this] { ApplyLoop(); });
+  snapshot_thread_ = std::thread([this] { SnapshotLoop(); });
+  const int subscription = stop.Subscribe([this] {
+    MutexLock lock(mutex_);
+    stop_requested_ = true;
+    timer_.NotifyAll();
+  });
+  for (;;) {
+    Step();
+    MutexLock lock(mutex_);
+    if (result_) break;
+    const bool news = stop_requested_ && stop_at_ == kNever;
+    if (!news) timer_.WaitUntil(mutex_, NextWake());
+  }
+  stop.Unsubscribe(subscription);
+  Shutdown();
+  MutexLock lock(mutex_);
+  return *result_;
+}
+
+// A snapshot under way is finished; work not begun is dropped. Then what is queued goes out, within `drain`.
+void PsProcess::Shutdown() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    work_ready_.NotifyAll();
+    snapshot_ready_.NotifyAll();
+  }
+  apply_thread_.join();
+  snapshot_thread_.join();
+  std::shared_ptr<Stream> chief;
+  {
+    MutexLock lock(mutex_);
+    chief = chief_;
+  }
+  if (chief) chief->Close();
+  listener_->Shutdown(options_.drain);
+  listener_.reset();  // and with it its hold on this object
+  const TimePoint deadline = clock_.Now() + options_.drain;
+  MutexLock lock(mutex_);
+  while (chief_ && chief_closed_.WaitUntil(mutex_, deadline)) {
+  }
+  chief_.reset();
+  sessions_.clear();
+  shard_.reset();
+}
+
+absl::Status RunPs(const PsOptions& options, Transport& transport, Storage& storage, const Clock& clock,
+                   StopSource& stop) {
+  if (options.threads < 1 || options.threads > 256) {
+    return absl::InvalidArgumentError(absl::StrCat("[ps] threads is ", options.threads, "; 1 to 256 are possible"));
+  }
+  return std::make_shared<PsProcess>(options, transport, storage, clock)->Run(stop);
+}
+
+}  // namespace evenkeel

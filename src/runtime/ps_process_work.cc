@@ -1,0 +1,130 @@
+// The apply thread and the snapshot thread.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "evenkeel/checkpoint/checkpoint.h"
+#include "evenkeel/core/status.h"
+#include "runtime/ps_process.h"
+
+namespace evenkeel {
+
+void PsProcess::ApplyLoop() {
+  for (;;) {
+    std::optional<Work> work;
+    {
+      MutexLock lock(mutex_);
+      while (work_.empty() && !stopping_) work_ready_.Wait(mutex_);
+      if (stopping_) return;
+      work = std::move(work_.front());
+      work_.pop_front();
+    }
+    std::visit([this](const auto& w) { Run(w); }, *work);
+  }
+}
+
+std::shared_ptr<ps::Shard> PsProcess::shard() {
+  MutexLock lock(mutex_);
+  return shard_;
+}
+
+// The former memory goes first, so that the two never add up.
+absl::StatusOr<std::shared_ptr<ps::Shard>> PsProcess::NewShard(const ps::Place& place) {
+  std::shared_ptr<ps::Shard> former;
+  {
+    MutexLock lock(mutex_);
+    former = std::move(shard_);
+    shard_.reset();
+  }
+  former.reset();
+  return ps::Shard::Create(place, pool_);
+}
+
+void PsProcess::Run(const ps::Initialise& work) {
+  auto made = NewShard(work.place);
+  if (made.ok()) (*made)->Initialise(work.seed, work.version);
+  Turn([&] {
+    if (made.ok()) shard_ = *made;
+    return server_.OnConfigured(work.version, made.status(), clock_.Now());
+  });
+}
+
+void PsProcess::Run(const ps::Restore& work) {
+  auto made = NewShard(work.place);
+  absl::Status status = made.status();
+  if (status.ok()) {
+    const std::string& model_dir = options_.model_dir.empty() ? work.model_dir : options_.model_dir;
+    auto reader = CheckpointReader::Open(storage_, model_dir, work.checkpoint);
+    status = reader.ok() ? (*made)->Restore(*reader, work.version) : reader.status();
+  }
+  Turn([&] {
+    if (status.ok()) shard_ = *made;
+    return server_.OnConfigured(work.version, status, clock_.Now());
+  });
+}
+
+void PsProcess::Run(const ps::AllocateSlot& work) {
+  std::shared_ptr<ps::Shard> memory = shard();
+  absl::Status status = memory ? memory->AllocateSlot(work.slot) : absl::OkStatus();
+  Turn([&] { return server_.OnSlotReady(work.slot, status, clock_.Now()); });
+}
+
+void PsProcess::Run(const ps::ComputeNorms& work) {
+  std::shared_ptr<ps::Shard> memory = shard();
+  if (!memory) return;
+  std::vector<BlockNorm> norms = memory->Norms(work.slots);
+  Turn([&] { return server_.OnNorms(work.set, work.attempt, std::move(norms), clock_.Now()); });
+}
+
+void PsProcess::Run(const ps::ApplyDecision& work) {
+  std::shared_ptr<ps::Shard> memory = shard();
+  if (!memory) return;
+  const TimePoint begin = clock_.Now();
+  memory->Apply(work.decision, work.slots);
+  Turn([&] {
+    const TimePoint now = clock_.Now();
+    return server_.OnApplied(work.decision.version, ToSeconds(now - begin), now);
+  });
+}
+
+void PsProcess::Run(const ps::StartSnapshot& work) {
+  MutexLock lock(mutex_);
+  if (!shard_) return;
+  shard_->BeginSnapshot();
+  snapshots_.push_back(SnapshotJob{shard_, work.snapshot});
+  snapshot_ready_.NotifyOne();
+}
+
+void PsProcess::SnapshotLoop() {
+  for (;;) {
+    std::optional<SnapshotJob> job;
+    {
+      MutexLock lock(mutex_);
+      while (snapshots_.empty() && !stopping_) snapshot_ready_.Wait(mutex_);
+      if (snapshots_.empty()) return;
+      job = std::move(snapshots_.front());
+      snapshots_.pop_front();
+    }
+    SnapshotDone done = WriteSnapshot(*job);
+    job.reset();
+    Turn([&] { return server_.OnSnapshotWritten(done, clock_.Now()); });
+  }
+}
+
+SnapshotDone PsProcess::WriteSnapshot(const SnapshotJob& job) {
+  const Snapshot& snapshot = job.snapshot;
+  SnapshotDone done{.version = snapshot.version, .file = snapshot.file};
+  const std::string folder =
+      options_.model_dir.empty() ? snapshot.folder : CheckpointFolder(options_.model_dir, snapshot.version);
+  // The snapshot is closed by WriteSnapshot; a folder that cannot be made makes the write fail with the cause.
+  absl::Status made = storage_.MakeFolder(folder);
+  auto part = job.shard->WriteSnapshot(storage_, folder, snapshot.file);
+  if (part.ok()) {
+    done.bytes = part->bytes;
+    done.crc32c = part->crc32c;
+  } else {
+    done.error = std::string((made.ok() ? part.status() : made).message());
+  }
+  return done;
+}
+
+}  // namespace evenkeel
