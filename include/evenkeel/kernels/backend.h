@@ -5,6 +5,8 @@
 // backends complete before they return. Outputs alias no input unless an operation says so. Outputs are overwritten,
 // never accumulated, unless an operation says so. All tensors of a call have the backend's dtype.
 //
+// A batch of 0 is allowed everywhere: nothing happens, gradients of parameters and statistics become 0.
+//
 // Threading: one caller at a time.
 // Errors: kInvalidArgument when shapes do not fit, "[dense] x is [32,784] but w is [512,10]"; kUnimplemented where the
 //         backend lacks the operation; kInternal from the library underneath.
@@ -101,7 +103,8 @@ class Backend {
   virtual absl::Status Conv2dBackward(const Conv2dSpec& spec, ConstTensor x, ConstTensor w, ConstTensor dy, Tensor dx,
                                       Tensor dw, Tensor db) = 0;
 
-  // x [n, h, w, c]  y [n, oh, ow, c].  The workspace carries what the backward pass needs (the winners).
+  // x [n, h, w, c]  y [n, oh, ow, c].  The workspace carries what the backward pass needs (the winners); it may be null
+  // where Pool2dWorkspaceBytes is 0. The first of equal values wins, a NaN over all. Padding is less than the kernel.
   virtual absl::StatusOr<std::size_t> Pool2dWorkspaceBytes(const Pool2dSpec& spec, const Shape& x) = 0;
   virtual absl::Status Pool2d(const Pool2dSpec& spec, ConstTensor x, Tensor y, void* workspace) = 0;
   virtual absl::Status Pool2dBackward(const Pool2dSpec& spec, ConstTensor x, ConstTensor dy, const void* workspace,
@@ -146,6 +149,7 @@ class Backend {
   virtual absl::Status Split(ConstTensor y, std::span<const Tensor> outputs) = 0;
 
   // loss [n]: one value a sample. gradient: as outputs, d(sum of loss)/d(outputs); optional. See LossKind for labels.
+  // A NaN output gives a NaN loss. Errors: on host memory also kInvalidArgument for a label that is no class index.
   virtual absl::Status Loss(const LossSpec& spec, ConstTensor outputs, ConstTensor labels, Tensor loss,
                             Tensor gradient) = 0;
   // Row-wise softmax, or elementwise sigmoid when k is 1, for predictions. y may alias x.
@@ -161,7 +165,8 @@ std::unique_ptr<Backend> MakeReferenceBackend(DType dtype);
 struct CpuBackendOptions {
   int threads = 1;  // of this process; 1 to 256
 };
-// oneDNN and Eigen, float32. Errors: kInvalidArgument for threads.
+// oneDNN and own vectorised loops, float32. Regions of OpenMP run on the calling thread and threads - 1 others.
+// Errors: kInvalidArgument for threads.
 absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const CpuBackendOptions& options);
 
 }  // namespace evenkeel
