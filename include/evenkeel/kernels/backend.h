@@ -44,7 +44,8 @@ enum class ActivationKind : std::uint8_t { kRelu, kGelu, kTanh, kSigmoid };  // 
 
 enum class LossKind : std::uint8_t {
   kSoftmaxCrossEntropy,  // logits [n, k], labels [n]: class indices; label_smoothing spreads over all k
-  kSigmoidCrossEntropy,  // logits [n, k], labels [n, k] (or [n] when k is 1) in [0, 1]; summed over k; smoothing towards 1/2
+  kSigmoidCrossEntropy,  // logits [n, k], labels [n, k] (or [n] when k is 1) in [0, 1]; summed over k; smoothing
+                         // towards 1/2
   kMse,                  // predictions and labels [n, k]; mean over k
   kHuber,                // as kMse, with delta; 0.5 d^2 inside, delta (|d| - delta / 2) outside
   kHinge,                // binary: scores [n, 1], labels [n] in {0, 1} or {-1, 1}; multi-class: scores [n, k], labels
