@@ -1,0 +1,34 @@
+// The processes of a job that runs wholly on this machine, as commands and environments: chief first, on a port of its
+// choice, then all others with that port in their TF_CONFIG.
+//
+// Threading: none; pure functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "evenkeel/launch/process_group.h"
+
+namespace evenkeel {
+
+struct LocalJobOptions {
+  std::string program_folder;  // holds evenkeel-chief and the others
+  std::string experiment;      // path
+  std::vector<std::string> overrides;
+  bool chief_trains = false;
+  int servers = 1;
+  int workers = 1;
+  bool evaluator = false;
+  std::string model_dir;
+  std::string data_folder;  // empty: not given
+  int threads = 0;          // 0: each process's own default
+  std::string log_folder;   // NAME.log a process, ':' as '-'
+  std::string log_level = "info";
+};
+
+// Writes its port to kChildDescriptor, which the caller gives it.
+ProcessSpec LocalChief(const LocalJobOptions& options);
+// Servers, workers, evaluator, in this order.
+std::vector<ProcessSpec> LocalMembers(const LocalJobOptions& options, int chief_port);
+
+}  // namespace evenkeel
