@@ -200,18 +200,20 @@ StageAnswer Server::BeginStage(SessionId session, const Envelope& envelope, cons
 
 // Makes worker.staging that of stage's update and attempt. False: nothing of this message is to be taken.
 bool Server::OpenStaging(SessionId session, Worker& worker, const Stage& stage) {
-  auto retry = [&](std::string text) {
-    RefuseWorker(session, RefuseReason::kRetry, absl::StrCat("update ", ToString(stage.update), " ", text),
-                 stage.update);
+  auto refuse = [&](RefuseReason reason, std::string text) {
+    RefuseWorker(session, reason, absl::StrCat("update ", ToString(stage.update), " ", text), stage.update);
     return false;
   };
+  auto retry = [&](std::string text) { return refuse(RefuseReason::kRetry, std::move(text)); };
+  // Void for good, as what a rollback leaves behind is: nobody need send it again.
+  auto gone = [&](std::string text) { return refuse(RefuseReason::kStaleGeneration, std::move(text)); };
   if (auto finished = finished_.find(stage.update); finished != finished_.end()) {
-    if (!finished->second) return retry("has been dropped by the chief");
+    if (!finished->second) return gone("has been dropped by the chief");
     if (stage.closing) ToWorker(session, StageAck{.update = stage.update, .attempt = stage.attempt, .complete = true});
     return false;
   }
   const bool current = worker.staging && worker.staging->update == stage.update;
-  if (!current && stage.update.sequence < worker.next_sequence) return retry("has been replaced by a newer one");
+  if (!current && stage.update.sequence < worker.next_sequence) return gone("has been replaced by a newer one");
   if (!current && worker.staging && worker.staging->complete) {
     return retry(absl::StrCat("must wait until ", ToString(worker.staging->update), " is decided"));
   }

@@ -243,7 +243,8 @@ absl::Status PsProcess::Listen() {
                                     });
   EK_RETURN_IF_ERROR(Annotate(listener.status(), absl::StrCat("[ps] cannot serve at ", options_.listen_address)));
   listener_ = *std::move(listener);
-  const std::string host = options_.advertised_host.empty() ? HostOf(options_.listen_address) : options_.advertised_host;
+  std::string host = options_.advertised_host.empty() ? HostOf(options_.listen_address) : options_.advertised_host;
+  if (host.find(':') != std::string::npos && host.front() != '[') host = absl::StrCat("[", host, "]");  // IPv6
   // In-process addresses are names without ports.
   address_ = listener_->port() == 0 ? options_.listen_address : absl::StrCat(host, ":", listener_->port());
   LogInfo(absl::StrCat("serves workers at ", address_));

@@ -60,7 +60,7 @@ TEST_CASE("a late stage of a dropped update is refused, one of a decided update 
   c.SetUp();
   c.Chief(Drop{{Update(10, 1)}});
   CHECK_FALSE(c.Put(10, {.update = Update(10, 1), .bucket = 0}));
-  CHECK(c.Refused(10) == RefuseReason::kRetry);
+  CHECK(c.Refused(10) == RefuseReason::kStaleGeneration);  // no use in trying again
   CHECK(c.ToWorker<Refuse>(10).back().update == Update(10, 1));
   c.StageAll(10, Update(10, 2));
   c.Chief(Seal{SetNumber(1), 0, {Update(10, 2)}});

@@ -1,0 +1,319 @@
+// The live server against a scripted chief and worker, over the in-process transport.
+#include "evenkeel/runtime/ps_runner.h"
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "evenkeel/checkpoint/checkpoint.h"
+#include "evenkeel/core/mutex.h"
+#include "evenkeel/protocol/layout.h"
+#include "evenkeel/transport/transports.h"
+
+namespace evenkeel {
+namespace {
+
+const std::string kJob(32, 'a');
+const std::string kSpec(64, 'b');
+
+Version At(std::uint64_t commit) { return Version{Generation(1), CommitNumber(commit)}; }
+
+struct Received {
+  Message message;
+  std::vector<float> payload;
+};
+
+// Keeps what arrives; a test waits for it.
+class Inbox final : public StreamHandler {
+ public:
+  void OnMessage(Stream& stream, Message message, const PayloadIn& payload) override {
+    std::vector<float> floats(payload.size() / sizeof(float));
+    payload.CopyTo(std::as_writable_bytes(std::span(floats)));
+    MutexLock lock(mutex_);
+    received_.push_back({std::move(message), std::move(floats)});
+    changed_.NotifyAll();
+  }
+  void OnClosed(Stream&, const absl::Status&) override {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    changed_.NotifyAll();
+  }
+  // The next message of this kind that has not been taken yet; others before it are skipped.
+  template <class T>
+  Received Next() {
+    const TimePoint deadline = Clock::Real().Now() + std::chrono::seconds(30);
+    MutexLock lock(mutex_);
+    for (;;) {
+      while (taken_ < received_.size()) {
+        Received& next = received_[taken_++];
+        if (std::holds_alternative<T>(next.message.body)) return next;
+      }
+      if (!changed_.WaitUntil(mutex_, deadline)) {
+        FAIL("the message did not come");
+      }
+    }
+  }
+  template <class T>
+  T NextBody() {
+    return std::get<T>(Next<T>().message.body);
+  }
+  void AwaitClosed() {
+    const TimePoint deadline = Clock::Real().Now() + std::chrono::seconds(30);
+    MutexLock lock(mutex_);
+    while (!closed_) {
+      if (!changed_.WaitUntil(mutex_, deadline)) FAIL("the stream did not close");
+    }
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<Received> received_;
+  std::size_t taken_ = 0;
+  bool closed_ = false;
+};
+
+// A job with one server, run by the test.
+class Job {
+ public:
+  explicit Job(Duration chief_timeout = std::chrono::seconds(60)) {
+    options_.name = "ps:0";
+    options_.index = 0;
+    options_.chief_address = "chief";
+    options_.listen_address = "ps:0";
+    options_.experiment_json = "{}";
+    options_.spec_hash = kSpec;
+    options_.chief_timeout = chief_timeout;
+    options_.stop_grace = Duration::zero();
+    options_.threads = 2;
+    tensor_.name = "weight";
+    tensor_.shape = Shape{100};
+    tensor_.initializer.kind = InitializerSpec::Kind::kConstant;
+    tensor_.initializer.value = 1;
+  }
+  ~Job() {
+    stop_.Request("the test is over");
+    if (server_.joinable()) server_.join();
+  }
+
+  void ListenAsChief() {
+    listener_ = *transport_->Listen(Service::kChief, "chief", [this](std::shared_ptr<Stream> stream) {
+      auto inbox = std::make_shared<Inbox>();
+      MutexLock lock(mutex_);
+      streams_.push_back({std::move(stream), inbox});
+      changed_.NotifyAll();
+      return inbox;
+    });
+  }
+  void StartServer() {
+    server_ = std::thread([this] { result_ = RunPs(options_, *transport_, *storage_, Clock::Real(), stop_); });
+  }
+  absl::Status Result() {
+    server_.join();
+    return *result_;
+  }
+
+  // Waits for the server's n-th stream and welcomes it.
+  Join Welcome(std::size_t n = 1) {
+    const TimePoint deadline = Clock::Real().Now() + std::chrono::seconds(30);
+    {
+      MutexLock lock(mutex_);
+      while (streams_.size() < n) {
+        if (!changed_.WaitUntil(mutex_, deadline)) FAIL("the server did not connect");
+      }
+      to_server_ = streams_[n - 1].first;
+      from_server_ = streams_[n - 1].second;
+    }
+    evenkeel::Join join = from_server_->NextBody<evenkeel::Join>();
+    Tell(evenkeel::Welcome{.incarnation = Incarnation(1), .job_id = kJob, .lease_ms = 10000, .renew_ms = 20});
+    address_ = join.address;
+    return join;
+  }
+  void Place() {
+    Configure configure{.server = ServerIndex(0), .servers = 1, .tensors = {tensor_}, .bucket_bytes = 256};
+    configure.version = At(0);
+    Tell(configure);
+    CHECK(from_server_->NextBody<Configured>().owned_floats == 112);
+    Tell(Members{MembershipEpoch(1), true, {{Incarnation(10), "worker:0"}}, {}});
+    from_server_->Next<MembersAck>();
+  }
+  void ConnectWorker() {
+    from_worker_ = std::make_shared<Inbox>();
+    to_worker_ = transport_->Connect(Service::kParameterServer, address_, from_worker_, std::chrono::seconds(5));
+    WorkerTells(Hello{"worker:0"});
+    CHECK(from_worker_->NextBody<HelloAck>().version == At(0));
+  }
+  // Every gradient is `sum`.
+  void StageAll(std::uint64_t sequence, float sum) {
+    auto layout = *ParameterLayout::Create({tensor_}, 256, 1);
+    const UpdateId update{Term(1), Incarnation(10), sequence};
+    for (std::size_t b = 0; b < layout.buckets().size(); ++b) {
+      auto floats = std::make_shared<std::vector<float>>(static_cast<size_t>(layout.buckets()[b].size()), sum);
+      WorkerTells(Stage{.update = update, .bucket = static_cast<std::int32_t>(b)},
+                  {std::as_bytes(std::span<const float>(*floats)), floats});
+    }
+    WorkerTells(Stage{.update = update, .bucket = -1, .closing = true, .samples = 4, .computed_on = At(0)});
+    CHECK(from_worker_->NextBody<StageAck>().complete);
+    CHECK(from_server_->NextBody<Staged>().update == update);
+  }
+  void Commit(std::uint64_t commit) {
+    const std::vector<UpdateId> updates{UpdateId{Term(1), Incarnation(10), commit}};
+    Tell(Seal{SetNumber(commit), 0, updates});
+    from_server_->Next<Sealed>();
+    Decision decision{.version = At(commit), .set = SetNumber(commit), .updates = updates, .samples = 4};
+    decision.learning_rate = 0.5;
+    decision.previous_hash = chain_;
+    decision.hash = chain_ = HashDecision(decision);
+    Tell(decision);
+    CHECK(from_server_->NextBody<Applied>().version == At(commit));
+  }
+  // The parameters of the first tensor, as pulled.
+  std::vector<float> Pulled(std::uint64_t request, Version* version = nullptr) {
+    std::vector<float> flat(112, -1);
+    auto layout = *ParameterLayout::Create({tensor_}, 256, 1);
+    for (;;) {
+      Received part = from_worker_->Next<PullData>();
+      const auto& data = std::get<PullData>(part.message.body);
+      CHECK(data.request == request);
+      if (version != nullptr) *version = data.version;
+      if (data.bucket < 0) break;
+      std::copy(part.payload.begin(), part.payload.end(),
+                flat.begin() + layout.buckets()[static_cast<size_t>(data.bucket)].begin);
+    }
+    flat.resize(100);
+    return flat;
+  }
+
+  void Tell(Body body) { REQUIRE(to_server_->Send({FromChief(), std::move(body)}).ok()); }
+  void WorkerTells(Body body, PayloadOut payload = {}) {
+    Envelope envelope = FromChief();
+    envelope.sender = Incarnation(10);
+    REQUIRE(to_worker_->Send({envelope, std::move(body)}, std::move(payload)).ok());
+  }
+  static Envelope FromChief() {
+    return {.job_id = kJob, .spec_hash = kSpec, .term = Term(1), .generation = Generation(1), .layout = LayoutNumber(1)};
+  }
+
+  PsOptions options_;
+  TensorSpec tensor_;
+  StopSource stop_;
+  std::unique_ptr<Transport> transport_ = MakeInprocTransport();
+  std::unique_ptr<Storage> storage_ = MakeMemoryStorage();
+  std::unique_ptr<Listener> listener_;
+  std::shared_ptr<Stream> to_server_, to_worker_;
+  std::shared_ptr<Inbox> from_server_, from_worker_;
+  std::string address_;
+  std::uint64_t chain_ = 0;
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::pair<std::shared_ptr<Stream>, std::shared_ptr<Inbox>>> streams_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> result_;
+  std::thread server_;
+};
+
+TEST_CASE("a server joins, stages, seals, applies, serves, snapshots and ends with its job", "[runtime]") {
+  Job job;
+  job.ListenAsChief();
+  job.StartServer();
+  Join join = job.Welcome();
+  CHECK(join.name == "ps:0");
+  CHECK(join.role == Role::kPs);
+  CHECK(join.nonce != 0);
+  job.Place();
+  job.ConnectWorker();
+  job.WorkerTells(Pull{.request = 1, .at_least = At(0), .deadline_ms = 10000});
+  CHECK(job.Pulled(1) == std::vector<float>(100, 1.0f));
+
+  job.WorkerTells(Pull{.request = 2, .at_least = At(1), .deadline_ms = 30000});  // before there is such a version
+  job.StageAll(1, 2.0f);
+  job.Commit(1);
+  Version version;
+  CHECK(job.Pulled(2, &version) == std::vector<float>(100, 0.75f));  // 1 - 0.5 * 2 / 4
+  CHECK(version == At(1));
+
+  job.Tell(Snapshot{At(1), CheckpointFolder("model", At(1)), PartFileName(ServerIndex(0), 1)});
+  auto done = job.from_server_->NextBody<SnapshotDone>();
+  CHECK(done.error.empty());
+  CHECK(done.version == At(1));
+  CHECK(*job.storage_->Size(CheckpointFolder("model", At(1)) + "/" + done.file) == done.bytes);
+
+  CHECK_FALSE(job.from_server_->NextBody<Renew>().state.empty());
+  job.Tell(JobEnd{true, "finished", ""});
+  CHECK(job.Result().ok());
+  job.from_worker_->AwaitClosed();
+}
+
+TEST_CASE("a snapshot that cannot be written is the chief's to judge", "[runtime]") {
+  Job job;
+  job.ListenAsChief();
+  job.StartServer();
+  job.Welcome();
+  job.Place();
+  REQUIRE(job.storage_->WriteAtomic("model", {}).ok());  // a file where the folder should be
+  job.Tell(Snapshot{At(0), "", ""});
+  CHECK_FALSE(job.from_server_->NextBody<SnapshotDone>().error.empty());
+  job.Tell(JobEnd{false, "failed", "no checkpoint"});
+  CHECK(job.Result().code() == absl::StatusCode::kAborted);
+}
+
+TEST_CASE("after its stream broke a server joins again with the same nonce and tells what is staged", "[runtime]") {
+  Job job;
+  job.ListenAsChief();
+  job.StartServer();
+  const Join first = job.Welcome();
+  job.Place();
+  job.ConnectWorker();
+  job.StageAll(1, 2.0f);
+  job.to_server_->Close();
+  const Join second = job.Welcome(2);
+  CHECK(second.nonce == first.nonce);
+  CHECK(job.from_server_->NextBody<Staged>().update.sequence == 1);
+  job.Commit(1);
+  job.Tell(JobEnd{true, "stopped", ""});
+  CHECK(job.Result().ok());
+}
+
+TEST_CASE("without a chief a server gives up and names it", "[runtime]") {
+  Job job(std::chrono::milliseconds(50));
+  job.StartServer();
+  absl::Status status = job.Result();
+  CHECK(status.code() == absl::StatusCode::kDeadlineExceeded);
+  CHECK_THAT(std::string(status.message()), Catch::Matchers::Contains("the chief at chief"));
+}
+
+TEST_CASE("a server whose chief is gone for good ends", "[runtime]") {
+  Job job(std::chrono::milliseconds(1000));
+  job.ListenAsChief();
+  job.StartServer();
+  job.Welcome();
+  job.Place();
+  job.listener_.reset();
+  CHECK(job.Result().code() == absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_CASE("a server that is told to stop takes leave", "[runtime]") {
+  Job job;
+  job.ListenAsChief();
+  job.StartServer();
+  job.Welcome();
+  job.Place();
+  job.stop_.Request("SIGTERM");
+  CHECK(job.from_server_->NextBody<Leave>().reason == "told to stop");
+  CHECK(job.Result().ok());
+}
+
+TEST_CASE("a refused server ends as refused", "[runtime]") {
+  Job job;
+  job.ListenAsChief();
+  job.StartServer();
+  job.Welcome();
+  job.Tell(Refuse{RefuseReason::kStaleIncarnation, "incarnation 1 is no member any more", {}});
+  CHECK(job.Result().code() == absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace evenkeel
