@@ -37,8 +37,8 @@ absl::StatusOr<Window> ReadWindow(const LayerConfig& config) {
   EK_ASSIGN_OR_RETURN(std::vector<std::int64_t> pads, IntsAttribute(config, "pads"));
   for (const auto& [name, values] : {std::pair("kernel", &kernel), std::pair("stride", &stride)}) {
     if (values->size() != 2 || (*values)[0] < 1 || (*values)[1] < 1) {
-      return LayerError(label, absl::StrCat(name, " is ", Shape(*values).ToString(),
-                                            "; [height, width] is wanted, both at least 1"));
+      return LayerError(
+          label, absl::StrCat(name, " is ", Shape(*values).ToString(), "; [height, width] is wanted, both at least 1"));
     }
   }
   Window window{kernel[0], kernel[1], stride[0], stride[1], padding};
@@ -76,9 +76,8 @@ absl::Status CheckWindow(const std::string& label, const Window& window, std::sp
 }
 
 Shape WindowShape(const Window& window, const Shape& image, std::int64_t channels) {
-  return Shape{
-      WindowOutput(image[0], window.kernel_h, window.stride_h, window.pad_top + window.pad_bottom),
-      WindowOutput(image[1], window.kernel_w, window.stride_w, window.pad_left + window.pad_right), channels};
+  return Shape{WindowOutput(image[0], window.kernel_h, window.stride_h, window.pad_top + window.pad_bottom),
+               WindowOutput(image[1], window.kernel_w, window.stride_w, window.pad_left + window.pad_right), channels};
 }
 
 class Conv2d final : public Layer {
@@ -99,8 +98,8 @@ class Conv2d final : public Layer {
     EK_RETURN_IF_ERROR(CheckWindow(label, window, inputs));
     const std::int64_t channels = inputs[0][2];
     if (channels % groups_ != 0) {
-      return LayerError(label, absl::StrCat("input has ", channels, " channels, which ", groups_,
-                                            " groups do not divide"));
+      return LayerError(label,
+                        absl::StrCat("input has ", channels, " channels, which ", groups_, " groups do not divide"));
     }
     spec_ = Conv2dSpec{window.stride_h, window.stride_w,  window.pad_top, window.pad_bottom,
                        window.pad_left, window.pad_right, groups_};
@@ -149,10 +148,11 @@ class Pool final : public Layer {
     EK_RETURN_IF_ERROR(CheckWindow(LayerLabel(config_), window, inputs));
     if (std::max(window.pad_top, window.pad_bottom) >= window.kernel_h ||
         std::max(window.pad_left, window.pad_right) >= window.kernel_w) {
-      return LayerError(LayerLabel(config_),
-                        absl::StrCat("pads [", window.pad_top, ",", window.pad_bottom, ",", window.pad_left, ",",
-                                     window.pad_right, "] leave windows of padding only; pads must be smaller than "
-                                     "the kernel ", window.kernel_h, "x", window.kernel_w));
+      return LayerError(LayerLabel(config_), absl::StrCat("pads [", window.pad_top, ",", window.pad_bottom, ",",
+                                                          window.pad_left, ",", window.pad_right,
+                                                          "] leave windows of padding only; pads must be smaller than "
+                                                          "the kernel ",
+                                                          window.kernel_h, "x", window.kernel_w));
     }
     spec_ = Pool2dSpec{kind_,          window.kernel_h,   window.kernel_w, window.stride_h, window.stride_w,
                        window.pad_top, window.pad_bottom, window.pad_left, window.pad_right};

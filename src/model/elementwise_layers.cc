@@ -78,7 +78,8 @@ class Dropout final : public Layer {
 // Other dimensions, the same elements. An empty target stands for flatten.
 class Reshape final : public Layer {
  public:
-  Reshape(LayerConfig config, std::vector<std::int64_t> target) : config_(std::move(config)), target_(std::move(target)) {}
+  Reshape(LayerConfig config, std::vector<std::int64_t> target)
+      : config_(std::move(config)), target_(std::move(target)) {}
 
   absl::StatusOr<LayerPlan> Plan(std::span<const Shape> inputs) override {
     EK_RETURN_IF_ERROR(ExpectOneInput(LayerLabel(config_), inputs));
@@ -119,8 +120,9 @@ class Reshape final : public Layer {
     }
     if (open >= 0) shape[open] = input.elements() / known;
     if (shape.elements() != input.elements()) {
-      return LayerError(LayerLabel(config_), absl::StrCat("shape ", Shape(target_).ToString(), " does not fit the input ",
-                                                          input.ToString(), " of ", input.elements(), " elements"));
+      return LayerError(LayerLabel(config_),
+                        absl::StrCat("shape ", Shape(target_).ToString(), " does not fit the input ", input.ToString(),
+                                     " of ", input.elements(), " elements"));
     }
     return shape;
   }

@@ -13,8 +13,8 @@ namespace {
 std::size_t At(int index) { return static_cast<std::size_t>(index); }
 
 absl::Status WrongSize(std::string_view what, std::size_t got, std::int64_t batch, std::int64_t width) {
-  return absl::InvalidArgumentError(absl::StrCat("[model] got ", got, " ", std::string(what), "; a batch of ", batch,
-                                                 " takes ", batch * width));
+  return absl::InvalidArgumentError(
+      absl::StrCat("[model] got ", got, " ", std::string(what), "; a batch of ", batch, " takes ", batch * width));
 }
 
 }  // namespace
@@ -63,8 +63,8 @@ absl::Status Executor::CheckInput(const ModelInput& input) const {
     return absl::InvalidArgumentError(absl::StrCat("[model] batch is ", input.batch, "; at least 1 is wanted"));
   }
   if (options_.sparse != (input.sparse != nullptr) || (options_.sparse && !input.features.empty())) {
-    return absl::InvalidArgumentError(absl::StrCat("[model] takes ", options_.sparse ? "sparse" : "dense",
-                                                   " input, and only that, as it was built"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("[model] takes ", options_.sparse ? "sparse" : "dense", " input, and only that, as it was built"));
   }
   if (options_.sparse) {
     if (input.sparse->rows != input.batch || input.sparse->columns_total != options_.input.elements()) {
@@ -160,7 +160,8 @@ void Executor::WireMemory() {
   features_ = value(kInputValue);
   outputs_ = value(graph_.output());
   output_gradient_ = Batched(plan_.gradient_buffers[At(graph_.output())], graph_.values[At(graph_.output())]);
-  labels_ = Tensor{Address(plan_.labels), LabelShape(loss_spec_, capacity_, graph_.values[At(graph_.output())][0]), dtype_};
+  labels_ =
+      Tensor{Address(plan_.labels), LabelShape(loss_spec_, capacity_, graph_.values[At(graph_.output())][0]), dtype_};
   losses_ = Tensor{Address(plan_.losses), Shape{capacity_}, dtype_};
 }
 

@@ -79,7 +79,7 @@ class Executor {
   std::unique_ptr<DeviceBuffer> memory_;
   Placement placement_;
 
-  std::vector<LayerContext> contexts_;                   // by node
+  std::vector<LayerContext> contexts_;                    // by node
   std::vector<std::vector<Accumulation>> accumulations_;  // by node
   std::vector<std::vector<std::uint64_t>> row_keys_;      // by node
   Tensor features_, outputs_, output_gradient_, labels_, losses_;

@@ -26,7 +26,8 @@ class Builder {
     const std::string label = LayerLabel(config);
     if (config.name.empty()) return LayerError(label, "has no name");
     if (values_by_name_.contains(config.name)) {
-      return LayerError(label, absl::StrCat("the name '", config.name, "' is taken; names must be unique, and 'input' "
+      return LayerError(label, absl::StrCat("the name '", config.name,
+                                            "' is taken; names must be unique, and 'input' "
                                             "is the model's input"));
     }
     EK_ASSIGN_OR_RETURN(std::vector<ValueId> inputs, ResolveInputs(config));
@@ -57,7 +58,8 @@ class Builder {
     for (const std::string& name : config.inputs) {
       auto found = values_by_name_.find(name);
       if (found == values_by_name_.end()) {
-        return LayerError(LayerLabel(config), absl::StrCat("input '", name, "' is neither 'input' nor the name of an "
+        return LayerError(LayerLabel(config), absl::StrCat("input '", name,
+                                                           "' is neither 'input' nor the name of an "
                                                            "earlier layer"));
       }
       inputs.push_back(found->second);
@@ -70,8 +72,8 @@ class Builder {
     folded.type = activation;
     folded.name = config.name;
     if (activation != "relu" && activation != "gelu" && activation != "tanh" && activation != "sigmoid") {
-      return LayerError(LayerLabel(config), absl::StrCat("activation is '", activation,
-                                                         "'; none, relu, gelu, tanh or sigmoid is wanted"));
+      return LayerError(LayerLabel(config),
+                        absl::StrCat("activation is '", activation, "'; none, relu, gelu, tanh or sigmoid is wanted"));
     }
     return AddNode(folded, {graph_.output()});
   }
@@ -88,8 +90,9 @@ class Builder {
     EK_ASSIGN_OR_RETURN(node.plan, node.layer->Plan(shapes));
     for (std::size_t k = 0; k < node.inputs.size(); ++k) {
       if (options_.sparse && node.inputs[k] == kInputValue && !(node.plan.accepts_sparse && k == 0)) {
-        return LayerError(node.label, "takes dense input only, and the model's input is sparse; put a dense layer "
-                                      "first or set input.sparse to false");
+        return LayerError(node.label,
+                          "takes dense input only, and the model's input is sparse; put a dense layer "
+                          "first or set input.sparse to false");
       }
     }
     for (std::int64_t dim : node.plan.output.dims()) {
@@ -164,8 +167,10 @@ absl::StatusOr<LossSpec> MakeLoss(const LossConfig& config, const Shape& outputs
                                   const ModelOptions& options) {
   const std::string label = absl::StrCat("loss ", config.type);
   auto refuse = [&](std::string_view wanted) {
-    return LayerError(label, absl::StrCat("the last layer, ", last_layer, ", gives ", outputs.ToString(), " a sample and a label "
-                                          "has width ", options.label_width, "; ", std::string(wanted)));
+    return LayerError(label, absl::StrCat("the last layer, ", last_layer, ", gives ", outputs.ToString(),
+                                          " a sample and a label "
+                                          "has width ",
+                                          options.label_width, "; ", std::string(wanted)));
   };
   LossSpec spec;
   spec.label_smoothing = config.label_smoothing;
@@ -188,7 +193,8 @@ absl::StatusOr<LossSpec> MakeLoss(const LossConfig& config, const Shape& outputs
   } else if (config.type == "mse" || config.type == "huber") {
     spec.kind = config.type == "mse" ? LossKind::kMse : LossKind::kHuber;
     if (k != width) return refuse("as many outputs as label columns are wanted");
-    if (!(config.huber_delta > 0)) return LayerError(label, absl::StrCat("huber_delta is ", config.huber_delta, "; above 0 is wanted"));
+    if (!(config.huber_delta > 0))
+      return LayerError(label, absl::StrCat("huber_delta is ", config.huber_delta, "; above 0 is wanted"));
   } else if (config.type == "hinge") {
     spec.kind = LossKind::kHinge;
     if (width != 1 || (k == 1 ? options.classes > 2 : !one_per_class_fits)) {

@@ -75,9 +75,9 @@ class Planner {
     for (int i = 0; i < n_; ++i) {
       const Node& node = graph_.nodes[At(i)];
       const int input = plan_.value_buffers[At(node.inputs[0])];
-      const bool shares = input >= 0 && node.plan.output.elements() == Elements(node.inputs[0]) &&
-                          (node.plan.sharing == Sharing::kView ||
-                           (node.plan.sharing == Sharing::kInPlace && MayOverwrite(i)));
+      const bool shares =
+          input >= 0 && node.plan.output.elements() == Elements(node.inputs[0]) &&
+          (node.plan.sharing == Sharing::kView || (node.plan.sharing == Sharing::kInPlace && MayOverwrite(i)));
       plan_.value_buffers[At(OutputOf(i))] =
           shares ? input : NewBuffer(node.plan.output.elements(), ForwardTick(i), ForwardTick(i));
       MarkReads(i);
@@ -135,8 +135,8 @@ class Planner {
     if (!wanted && !node.plan.backward_writes_all_inputs) return {};
     GradientRoute route;
     // The output's gradient ends here, so that the first input's may take over its memory.
-    const bool shares = k == 0 && wanted && node.plan.sharing != Sharing::kNone &&
-                        node.plan.output.elements() == Elements(input);
+    const bool shares =
+        k == 0 && wanted && node.plan.sharing != Sharing::kNone && node.plan.output.elements() == Elements(input);
     route.written = shares ? plan_.gradient_buffers[At(OutputOf(i))] : NewBuffer(Elements(input), tick, tick);
     if (!wanted) return route;
     int& gradient = plan_.gradient_buffers[At(input)];
@@ -144,7 +144,6 @@ class Planner {
       gradient = route.written;
     } else {
       route.accumulated_into = gradient;
-      KeepUntil(gradient, tick);
     }
     return route;
   }

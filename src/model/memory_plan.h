@@ -31,11 +31,11 @@ struct GradientRoute {
 
 struct MemoryPlan {
   std::vector<PlannedBuffer> buffers;
-  std::vector<int> value_buffers;                   // by value; -1 for a sparse input
-  std::vector<int> gradient_buffers;                // by value; -1 where there is no gradient
-  std::vector<std::vector<GradientRoute>> routes;   // by node and input
-  std::vector<int> saved_buffers;                   // by node; -1 for none
-  std::vector<int> workspace_buffers;               // by node; `bytes` is filled in for each batch
+  std::vector<int> value_buffers;                  // by value; -1 for a sparse input
+  std::vector<int> gradient_buffers;               // by value; -1 where there is no gradient
+  std::vector<std::vector<GradientRoute>> routes;  // by node and input
+  std::vector<int> saved_buffers;                  // by node; -1 for none
+  std::vector<int> workspace_buffers;              // by node; `bytes` is filled in for each batch
   int labels = -1;
   int losses = -1;
 };

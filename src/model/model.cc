@@ -25,8 +25,7 @@ Model::~Model() = default;
 absl::StatusOr<std::unique_ptr<Model>> Model::Build(const ModelConfig& config, const ModelOptions& options,
                                                     Backend& backend) {
   EK_ASSIGN_OR_RETURN(Graph graph, BuildGraph(config, options));
-  EK_ASSIGN_OR_RETURN(LossSpec loss,
-                      MakeLoss(config.loss, graph.values.back(), graph.nodes.back().label, options));
+  EK_ASSIGN_OR_RETURN(LossSpec loss, MakeLoss(config.loss, graph.values.back(), graph.nodes.back().label, options));
   return std::unique_ptr<Model>(new Model(std::make_unique<State>(std::move(graph), options, loss, backend)));
 }
 

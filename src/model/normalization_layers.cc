@@ -118,7 +118,8 @@ LayerOr MakeBatchNorm(const LayerConfig& config) {
 
 LayerOr MakeLayerNorm(const LayerConfig& config) {
   EK_ASSIGN_OR_RETURN(double epsilon, FloatAttribute(config, "epsilon"));
-  if (!(epsilon > 0)) return LayerError(LayerLabel(config), absl::StrCat("epsilon is ", epsilon, "; above 0 is wanted"));
+  if (!(epsilon > 0))
+    return LayerError(LayerLabel(config), absl::StrCat("epsilon is ", epsilon, "; above 0 is wanted"));
   return std::make_unique<LayerNorm>(config, epsilon);
 }
 

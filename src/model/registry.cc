@@ -52,7 +52,8 @@ bool IsBuiltinLayer(std::string_view type) { return Builtins().contains(std::str
 
 absl::Status RegisterLayer(const std::string& type, LayerFactory factory) {
   if (IsBuiltinLayer(type)) {
-    return absl::AlreadyExistsError(absl::StrCat("[register_layer] '", type, "' is a built-in layer; choose another name"));
+    return absl::AlreadyExistsError(
+        absl::StrCat("[register_layer] '", type, "' is a built-in layer; choose another name"));
   }
   if (!Registered().emplace(type, std::move(factory)).second) {
     return absl::AlreadyExistsError(absl::StrCat("[register_layer] '", type, "' is registered already"));

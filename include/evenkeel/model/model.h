@@ -33,7 +33,7 @@ struct ModelInput {
 };
 
 struct StepResult {
-  double loss_sum = 0;        // over the batch's samples
+  double loss_sum = 0;  // over the batch's samples
   std::int64_t samples = 0;
   // Samples whose loss is NaN or infinite plus non-finite gradient elements. > 0: the update must not commit.
   std::int64_t non_finite = 0;
@@ -42,7 +42,7 @@ struct StepResult {
 };
 
 struct ModelOptions {
-  Shape input;                   // of one sample
+  Shape input;  // of one sample
   std::int64_t label_width = 1;
   bool sparse = false;
   std::int64_t classes = 0;  // > 0: labels are class indices below this, and the loss must have room for them

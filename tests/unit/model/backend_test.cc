@@ -56,14 +56,14 @@ TEST_CASE("a convolutional network on the CPU backend agrees with the reference"
 }
 
 TEST_CASE("a residual network on the CPU backend agrees with the reference", "[model]") {
-  CompareBackends({{ConvLayer("stem", 8, {3, 3}, {.use_bias = false}), BatchNormLayer("bn0"), Plain("relu", "r0"),
-                    ConvLayer("c1", 16, {3, 3}, {.stride = {2, 2}, .use_bias = false}), BatchNormLayer("bn1"),
-                    ConvLayer("proj", 16, {1, 1}, {.stride = {2, 2}, .use_bias = false}, {"r0"}),
-                    Plain("add", "sum", {"proj", "bn1"}), Plain("sigmoid", "g"),
-                    ConvLayer("side", 3, {1, 1}, {}, {"sum"}), Plain("concat", "k", {"side", "g"}),
-                    Plain("global_avg_pool", "gap"), DenseLayer("out", 4)},
-                   LossOf("hinge")},
-                  {.input = {8, 7, 3}}, 4);
+  CompareBackends(
+      {{ConvLayer("stem", 8, {3, 3}, {.use_bias = false}), BatchNormLayer("bn0"), Plain("relu", "r0"),
+        ConvLayer("c1", 16, {3, 3}, {.stride = {2, 2}, .use_bias = false}), BatchNormLayer("bn1"),
+        ConvLayer("proj", 16, {1, 1}, {.stride = {2, 2}, .use_bias = false}, {"r0"}),
+        Plain("add", "sum", {"proj", "bn1"}), Plain("sigmoid", "g"), ConvLayer("side", 3, {1, 1}, {}, {"sum"}),
+        Plain("concat", "k", {"side", "g"}), Plain("global_avg_pool", "gap"), DenseLayer("out", 4)},
+       LossOf("hinge")},
+      {.input = {8, 7, 3}}, 4);
 }
 
 }  // namespace

@@ -59,7 +59,9 @@ TEST_CASE("tensors are named by layer, trainable ones first, biases and scales w
   auto model = BuildFloat(config, {.input = {6, 6, 4}});
   const auto tensors = model->tensors();
   std::string names;
-  for (const TensorSpec& tensor : tensors) absl::StrAppend(&names, tensor.name, tensor.shape.ToString(), tensor.decay ? "d" : "", tensor.statistic ? "s " : " ");
+  for (const TensorSpec& tensor : tensors)
+    absl::StrAppend(&names, tensor.name, tensor.shape.ToString(), tensor.decay ? "d" : "",
+                    tensor.statistic ? "s " : " ");
   CHECK(names ==
         "c1/weight[3,5,2,8]d c1/bias[8] bn/gamma[8] bn/beta[8] fc/weight[288,3]d fc/bias[3] bn/moving_mean[8]s "
         "bn/moving_variance[8]s ");
@@ -82,7 +84,8 @@ TEST_CASE("ResNet-20 for 32x32 images has 272,474 trainable parameters", "[model
   std::string last = "input";
   auto conv = [&](const std::string& name, std::int64_t filters, std::int64_t kernel, std::int64_t stride,
                   const std::string& from) {
-    layers.push_back(ConvLayer(name, filters, {kernel, kernel}, {.stride = {stride, stride}, .use_bias = false}, {from}));
+    layers.push_back(
+        ConvLayer(name, filters, {kernel, kernel}, {.stride = {stride, stride}, .use_bias = false}, {from}));
     layers.push_back(BatchNormLayer(name + "_bn"));
     return name + "_bn";
   };
@@ -125,16 +128,21 @@ TEST_CASE("what does not fit is refused with the layer, the value and what would
              Contains("[dense d] input is [28,28,1] a sample") && Contains("flatten"));
   CHECK_THAT(BuildError({ConvLayer("c1", 4, {5, 5}, {.padding = "valid"}), out}, {3, 3, 1}),
              Contains("[conv2d c1] kernel 5x5 is larger than the padded input 3x3"));
-  CHECK_THAT(BuildError({ConvLayer("c1", 4, {3, 3})}, {28, 28}), Contains("[conv2d c1] input is [28,28]") && Contains("reshape"));
-  CHECK_THAT(BuildError({ConvLayer("c1", 4, {3, 3}, {.groups = 2})}, {8, 8, 3}), Contains("3 channels, which 2 groups"));
-  CHECK_THAT(BuildError({ConvLayer("c1", 3, {3, 3}, {.groups = 2})}, {8, 8, 4}), Contains("filters is 3 and groups is 2"));
+  CHECK_THAT(BuildError({ConvLayer("c1", 4, {3, 3})}, {28, 28}),
+             Contains("[conv2d c1] input is [28,28]") && Contains("reshape"));
+  CHECK_THAT(BuildError({ConvLayer("c1", 4, {3, 3}, {.groups = 2})}, {8, 8, 3}),
+             Contains("3 channels, which 2 groups"));
+  CHECK_THAT(BuildError({ConvLayer("c1", 3, {3, 3}, {.groups = 2})}, {8, 8, 4}),
+             Contains("filters is 3 and groups is 2"));
   CHECK_THAT(BuildError({ConvLayer("c1", 3, {3})}, {8, 8, 4}), Contains("kernel is [3]; [height, width]"));
   CHECK_THAT(BuildError({PoolLayer("max_pool", "p", {2, 2}, {2, 2}, "explicit", {2, 0, 0, 0}), out}, {8, 8, 4}),
              Contains("[max_pool p]") && Contains("padding only"));
   CHECK_THAT(BuildError({DenseLayer("a", 3), DenseLayer("b", 4), Plain("add", "s", {"a", "b"})}, {4}),
              Contains("[add s] input 1 is [4], input 0 is [3]"));
   CHECK_THAT(BuildError({Plain("concat", "s", {"input"})}, {4}), Contains("[concat s] has one input"));
-  CHECK_THAT(BuildError({ConvLayer("a", 3, {1, 1}), ConvLayer("b", 3, {1, 1}, {.stride = {2, 2}}), Plain("concat", "s", {"a", "b"})}, {4, 4, 1}),
+  CHECK_THAT(BuildError({ConvLayer("a", 3, {1, 1}), ConvLayer("b", 3, {1, 1}, {.stride = {2, 2}}),
+                         Plain("concat", "s", {"a", "b"})},
+                        {4, 4, 1}),
              Contains("[concat s] input 1 is [2,2,3]") && Contains("last axis"));
   CHECK_THAT(BuildError({DenseLayer("a", 3, "swish")}, {4}), Contains("activation is 'swish'"));
   CHECK_THAT(BuildError({DenseLayer("a", 0)}, {4}), Contains("units is 0"));
@@ -143,10 +151,12 @@ TEST_CASE("what does not fit is refused with the layer, the value and what would
              Contains("[reshape r] shape [3,-1] does not fit the input [4]"));
   CHECK_THAT(BuildError({Plain("desne", "d"), out}, {4}), Contains("no layer type 'desne'") && Contains("dense, "));
   CHECK_THAT(BuildError({DenseLayer("a", 3), DenseLayer("a", 3)}, {4}), Contains("the name 'a' is taken"));
-  CHECK_THAT(BuildError({DenseLayer("a", 3, "none", {"later"}), DenseLayer("later", 3)}, {4}), Contains("input 'later'"));
+  CHECK_THAT(BuildError({DenseLayer("a", 3, "none", {"later"}), DenseLayer("later", 3)}, {4}),
+             Contains("input 'later'"));
   CHECK_THAT(BuildError({DenseLayer("a", 3), DenseLayer("b", 3, "none", {"input"})}, {4}),
              Contains("[dense a] its output goes nowhere"));
-  CHECK_THAT(BuildError({DenseLayer("a", 3), Plain("relu", "r", {"a", "input"})}, {4}), Contains("[relu r] has 2 inputs"));
+  CHECK_THAT(BuildError({DenseLayer("a", 3), Plain("relu", "r", {"a", "input"})}, {4}),
+             Contains("[relu r] has 2 inputs"));
   LayerConfig broken = DenseLayer("a", 3);
   broken.attributes["units"] = std::string("many");
   CHECK_THAT(BuildError({broken}, {4}), Contains("[dense a] attribute 'units' is \"many\"; an integer is wanted"));
@@ -157,7 +167,8 @@ TEST_CASE("what does not fit is refused with the layer, the value and what would
 TEST_CASE("only dense layers take sparse input", "[model]") {
   using Catch::Contains;
   ModelOptions sparse{.sparse = true};
-  CHECK_THAT(BuildError({Plain("relu", "r"), DenseLayer("out", 3)}, {9}, {}, sparse), Contains("[relu r] takes dense input only"));
+  CHECK_THAT(BuildError({Plain("relu", "r"), DenseLayer("out", 3)}, {9}, {}, sparse),
+             Contains("[relu r] takes dense input only"));
   CHECK_THAT(BuildError({DenseLayer("a", 9), Plain("add", "s", {"a", "input"})}, {9}, {}, sparse), Contains("[add s]"));
 }
 
@@ -166,7 +177,8 @@ TEST_CASE("a loss refuses outputs and labels that it can't compare", "[model]") 
   auto error = [](std::int64_t outputs, const std::string& loss, std::int64_t width, std::int64_t classes = 0) {
     return BuildError({DenseLayer("out", outputs)}, {4}, LossOf(loss), {.label_width = width, .classes = classes});
   };
-  CHECK_THAT(error(1, "softmax_cross_entropy", 1), Contains("[loss softmax_cross_entropy] the last layer, dense out, gives [1]"));
+  CHECK_THAT(error(1, "softmax_cross_entropy", 1),
+             Contains("[loss softmax_cross_entropy] the last layer, dense out, gives [1]"));
   CHECK_THAT(error(3, "softmax_cross_entropy", 3), Contains("one class index a label"));
   CHECK_THAT(error(3, "softmax_cross_entropy", 1, 10), Contains("(10 or more)"));
   CHECK_THAT(error(2, "sigmoid_cross_entropy", 1), Contains("as many outputs as label columns"));

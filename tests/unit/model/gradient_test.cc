@@ -14,10 +14,12 @@ std::vector<Case> LayerCases() {
   std::vector<Case> cases;
   cases.push_back({"dense", {5}, {DenseLayer("a", 4), DenseLayer("b", 3, "none", {}, false)}});
   for (const char* activation : {"relu", "gelu", "tanh", "sigmoid"}) {
-    cases.push_back({std::string("dense with ") + activation, {5}, {DenseLayer("a", 6, activation), DenseLayer("b", 3)}});
-    cases.push_back({std::string(activation) + " of a layer that has two readers",
-                     {5},
-                     {DenseLayer("a", 6), Plain(activation, "act"), Plain("add", "sum", {"a", "act"}), DenseLayer("b", 3)}});
+    cases.push_back(
+        {std::string("dense with ") + activation, {5}, {DenseLayer("a", 6, activation), DenseLayer("b", 3)}});
+    cases.push_back(
+        {std::string(activation) + " of a layer that has two readers",
+         {5},
+         {DenseLayer("a", 6), Plain(activation, "act"), Plain("add", "sum", {"a", "act"}), DenseLayer("b", 3)}});
   }
   auto conv = [&](const std::string& name, Ints kernel, ConvOptions options) {
     cases.push_back({"conv2d " + name,
@@ -33,26 +35,45 @@ std::vector<Case> LayerCases() {
   conv("two groups", {3, 3}, {.groups = 2});
   conv("a group a channel", {3, 3}, {.groups = 4});
   auto pool = [&](const std::string& name, LayerConfig layer) {
-    cases.push_back({name, {5, 4, 2}, {ConvLayer("c", 3, {3, 3}), std::move(layer), Plain("flatten", "f"), DenseLayer("out", 3)}});
+    cases.push_back(
+        {name, {5, 4, 2}, {ConvLayer("c", 3, {3, 3}), std::move(layer), Plain("flatten", "f"), DenseLayer("out", 3)}});
   };
   pool("max_pool", PoolLayer("max_pool", "p", {2, 2}, {2, 2}));
   pool("max_pool, overlapping, same", PoolLayer("max_pool", "p", {3, 3}, {2, 2}, "same"));
   pool("avg_pool", PoolLayer("avg_pool", "p", {2, 2}, {2, 2}));
   pool("avg_pool, overlapping, same", PoolLayer("avg_pool", "p", {3, 3}, {2, 2}, "same"));
   pool("avg_pool, explicit pads", PoolLayer("avg_pool", "p", {3, 2}, {1, 2}, "explicit", {1, 2, 0, 1}));
-  cases.push_back({"global_avg_pool", {4, 3, 2}, {ConvLayer("c", 5, {3, 3}), Plain("global_avg_pool", "g"), DenseLayer("out", 3)}});
+  cases.push_back(
+      {"global_avg_pool", {4, 3, 2}, {ConvLayer("c", 5, {3, 3}), Plain("global_avg_pool", "g"), DenseLayer("out", 3)}});
   cases.push_back({"batch_norm of features", {4}, {DenseLayer("a", 5), BatchNormLayer("bn"), DenseLayer("out", 3)}});
-  cases.push_back({"batch_norm of images", {3, 3, 2}, {ConvLayer("c", 4, {3, 3}), BatchNormLayer("bn"), Plain("relu", "r"), Plain("flatten", "f"), DenseLayer("out", 3)}});
+  cases.push_back({"batch_norm of images",
+                   {3, 3, 2},
+                   {ConvLayer("c", 4, {3, 3}), BatchNormLayer("bn"), Plain("relu", "r"), Plain("flatten", "f"),
+                    DenseLayer("out", 3)}});
   cases.push_back({"batch_norm of the input", {4}, {BatchNormLayer("bn"), DenseLayer("out", 3)}});
   cases.push_back({"layer_norm of features", {4}, {DenseLayer("a", 5), LayerNormLayer("ln"), DenseLayer("out", 3)}});
-  cases.push_back({"layer_norm of images, first", {3, 2, 4}, {LayerNormLayer("ln"), Plain("flatten", "f"), DenseLayer("out", 3)}});
+  cases.push_back(
+      {"layer_norm of images, first", {3, 2, 4}, {LayerNormLayer("ln"), Plain("flatten", "f"), DenseLayer("out", 3)}});
   cases.push_back({"dropout", {6}, {DenseLayer("a", 8), DropoutLayer("d", 0.4), DenseLayer("out", 3)}});
-  cases.push_back({"dropout of the input, and of rate 0", {6}, {DropoutLayer("d", 0.4), DenseLayer("a", 8, "tanh"), DropoutLayer("d0", 0), DenseLayer("out", 3)}});
-  cases.push_back({"reshape", {12}, {DenseLayer("a", 12), ReshapeLayer("r", {2, -1, 3}), ConvLayer("c", 2, {2, 2}), Plain("flatten", "f"), DenseLayer("out", 3)}});
-  cases.push_back({"add of three", {4}, {DenseLayer("a", 5), DenseLayer("b", 5, "none", {"input"}), DenseLayer("c", 5, "tanh", {"a"}), Plain("add", "s", {"a", "b", "c"}), DenseLayer("out", 3)}});
-  cases.push_back({"add of a layer to itself", {4}, {DenseLayer("a", 5), Plain("add", "s", {"a", "a"}), DenseLayer("out", 3)}});
-  cases.push_back({"concat", {4}, {DenseLayer("a", 5), DenseLayer("b", 2, "relu", {"input"}), Plain("concat", "k", {"b", "a"}), DenseLayer("out", 3)}});
-  cases.push_back({"concat with the input", {4}, {DenseLayer("a", 5), Plain("concat", "k", {"input", "a"}), DenseLayer("out", 3)}});
+  cases.push_back({"dropout of the input, and of rate 0",
+                   {6},
+                   {DropoutLayer("d", 0.4), DenseLayer("a", 8, "tanh"), DropoutLayer("d0", 0), DenseLayer("out", 3)}});
+  cases.push_back({"reshape",
+                   {12},
+                   {DenseLayer("a", 12), ReshapeLayer("r", {2, -1, 3}), ConvLayer("c", 2, {2, 2}),
+                    Plain("flatten", "f"), DenseLayer("out", 3)}});
+  cases.push_back({"add of three",
+                   {4},
+                   {DenseLayer("a", 5), DenseLayer("b", 5, "none", {"input"}), DenseLayer("c", 5, "tanh", {"a"}),
+                    Plain("add", "s", {"a", "b", "c"}), DenseLayer("out", 3)}});
+  cases.push_back(
+      {"add of a layer to itself", {4}, {DenseLayer("a", 5), Plain("add", "s", {"a", "a"}), DenseLayer("out", 3)}});
+  cases.push_back({"concat",
+                   {4},
+                   {DenseLayer("a", 5), DenseLayer("b", 2, "relu", {"input"}), Plain("concat", "k", {"b", "a"}),
+                    DenseLayer("out", 3)}});
+  cases.push_back(
+      {"concat with the input", {4}, {DenseLayer("a", 5), Plain("concat", "k", {"input", "a"}), DenseLayer("out", 3)}});
   return cases;
 }
 
@@ -60,9 +81,9 @@ std::vector<Case> GraphCases() {
   std::vector<Case> cases;
   cases.push_back({"residual blocks with batch norm and a projection",
                    {4, 4, 2},
-                   {ConvLayer("stem", 3, {3, 3}, {.use_bias = false}), BatchNormLayer("stem_bn"), Plain("relu", "stem_relu"),
-                    ConvLayer("c1", 3, {3, 3}, {.use_bias = false}), BatchNormLayer("b1"), Plain("relu", "r1"),
-                    ConvLayer("c2", 3, {3, 3}, {.use_bias = false}), BatchNormLayer("b2"),
+                   {ConvLayer("stem", 3, {3, 3}, {.use_bias = false}), BatchNormLayer("stem_bn"),
+                    Plain("relu", "stem_relu"), ConvLayer("c1", 3, {3, 3}, {.use_bias = false}), BatchNormLayer("b1"),
+                    Plain("relu", "r1"), ConvLayer("c2", 3, {3, 3}, {.use_bias = false}), BatchNormLayer("b2"),
                     Plain("add", "sum1", {"b2", "stem_relu"}), Plain("relu", "r2"),
                     ConvLayer("c3", 5, {3, 3}, {.stride = {2, 2}, .use_bias = false}), BatchNormLayer("b3"),
                     ConvLayer("proj", 5, {1, 1}, {.stride = {2, 2}, .use_bias = false}, {"r2"}), BatchNormLayer("b4"),
@@ -153,15 +174,33 @@ std::vector<LayerConfig> RandomGraph(std::uint64_t seed) {
     const std::string name = "n" + std::to_string(i);
     const std::string from = pick();
     switch (rng.Below(10)) {
-      case 0: push(ConvLayer(name, 3, {2, 2}, {}, {from})); break;
-      case 1: push(Plain("relu", name, {from})); break;
-      case 2: push(Plain("tanh", name, {from})); break;
-      case 3: push(Plain("gelu", name, {from})); break;
-      case 4: push(DropoutLayer(name, 0.3, {from})); break;
-      case 5: push(BatchNormLayer(name, {from})); break;
-      case 6: push(Plain("add", name, {from, pick()})); break;
-      case 7: push(Plain("add", name, {pick(), from, pick()})); break;
-      case 8: push(ReshapeLayer(name, {2, 2, 3}, {from})); break;
+      case 0:
+        push(ConvLayer(name, 3, {2, 2}, {}, {from}));
+        break;
+      case 1:
+        push(Plain("relu", name, {from}));
+        break;
+      case 2:
+        push(Plain("tanh", name, {from}));
+        break;
+      case 3:
+        push(Plain("gelu", name, {from}));
+        break;
+      case 4:
+        push(DropoutLayer(name, 0.3, {from}));
+        break;
+      case 5:
+        push(BatchNormLayer(name, {from}));
+        break;
+      case 6:
+        push(Plain("add", name, {from, pick()}));
+        break;
+      case 7:
+        push(Plain("add", name, {pick(), from, pick()}));
+        break;
+      case 8:
+        push(ReshapeLayer(name, {2, 2, 3}, {from}));
+        break;
       default:
         layers.push_back(Plain("concat", name + "c", {from, pick()}));
         push(ConvLayer(name, 3, {1, 1}, {}, {name + "c"}));

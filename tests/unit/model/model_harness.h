@@ -60,13 +60,11 @@ inline LayerConfig ConvLayer(const std::string& name, std::int64_t filters, Ints
 
 inline LayerConfig PoolLayer(const std::string& type, const std::string& name, Ints kernel, Ints stride,
                              const std::string& padding = "valid", Ints pads = {0, 0, 0, 0}) {
-  return LayerConfig{type,
-                     name,
-                     {},
-                     {{"kernel", std::move(kernel)},
-                      {"stride", std::move(stride)},
-                      {"padding", padding},
-                      {"pads", std::move(pads)}}};
+  return LayerConfig{
+      type,
+      name,
+      {},
+      {{"kernel", std::move(kernel)}, {"stride", std::move(stride)}, {"padding", padding}, {"pads", std::move(pads)}}};
 }
 
 inline LayerConfig BatchNormLayer(const std::string& name, Names inputs = {}) {
@@ -148,7 +146,8 @@ class Harness {
       Rng rng(HashName(spec.name));
       auto& tensor = values_.emplace_back(static_cast<std::size_t>(spec.shape.elements()));
       const bool around_one = spec.initializer.kind == InitializerSpec::Kind::kConstant;
-      for (T& value : tensor) value = static_cast<T>(around_one ? 0.6 + 0.8 * rng.NextDouble() : 0.5 * rng.NextNormal());
+      for (T& value : tensor)
+        value = static_cast<T>(around_one ? 0.6 + 0.8 * rng.NextDouble() : 0.5 * rng.NextNormal());
       gradients_.emplace_back(tensor.size(), T{-77});
     }
     for (auto& tensor : values_) values.push_back(tensor.data());

@@ -149,7 +149,8 @@ TEST_CASE("sparse rows give what the same dense rows give", "[model]") {
 }
 
 TEST_CASE("non-finite losses and gradients are counted and the first layer in backward order is named", "[model]") {
-  ModelConfig config{{DenseLayer("first", 2, "none", {}, false), DenseLayer("second", 1, "none", {}, false)}, LossOf("mse")};
+  ModelConfig config{{DenseLayer("first", 2, "none", {}, false), DenseLayer("second", 1, "none", {}, false)},
+                     LossOf("mse")};
   Harness<float> harness(config, {.input = {1}}, MakeReferenceBackend(DType::kFloat32));
   harness.Value("first/weight") = {1, 1};
   harness.Value("second/weight") = {1, 1};
