@@ -1,0 +1,368 @@
+#include "evenkeel/chief/chief.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <map>
+#include <numeric>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "chief/interval_set.h"
+#include "unit/chief/fake_cluster.h"
+
+namespace evenkeel {
+namespace {
+
+// Each epoch's committed positions, which must be disjoint and cover it.
+void CheckEveryPositionOnce(const FakeCluster& cluster, std::int64_t samples, std::size_t epochs) {
+  std::map<Epoch, IntervalSet> spent;
+  for (const CommitRecord& record : cluster.commits()) {
+    std::int64_t total = 0;
+    for (const CommittedUpdate& update : record.updates) {
+      spent[update.epoch].Add(update.positions);  // aborts on an overlap
+      total += TotalSize(update.positions);
+    }
+    REQUIRE(total == record.decision.samples);
+  }
+  REQUIRE(spent.size() == epochs);
+  for (const auto& [epoch, set] : spent) REQUIRE(set.size() == samples);
+  REQUIRE(cluster.end()->summary.samples_per_epoch == std::vector<std::int64_t>(epochs, samples));
+}
+
+void CheckServersAgree(const FakeCluster& cluster, int servers) {
+  for (int s = 1; s < servers; ++s) {
+    REQUIRE(cluster.applied(s).size() == cluster.applied(0).size());
+    for (std::size_t i = 0; i < cluster.applied(0).size(); ++i) {
+      REQUIRE(cluster.applied(s)[i].hash == cluster.applied(0)[i].hash);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every sample counts once an epoch in every mode, with a batch that does not divide it", "[chief]") {
+  const std::string mode = GENERATE("train.sync.mode=bsp", "train.sync.mode=bsp train.sync.backup_workers=1",
+                                    "train.sync.mode=asp", "train.sync.mode=ssp train.sync.staleness=2");
+  const std::uint64_t seed = GENERATE(1, 2, 3, 4, 5);
+  FakeClusterOptions options;
+  options.samples = 1009;
+  options.workers = 4;
+  options.seed = seed;
+  options.duplicate = seed % 2 ? 0.2 : 0;
+  options.overrides = mode + " train.epochs=3 train.global_batch_size=97";
+  FakeCluster cluster(options);
+  REQUIRE(cluster.Run());
+  INFO(cluster.end()->status.ToString());
+  REQUIRE(cluster.end()->status.ok());
+  REQUIRE(cluster.end()->summary.status == "finished");
+  CheckEveryPositionOnce(cluster, 1009, 3);
+  CheckServersAgree(cluster, options.servers);
+  REQUIRE(cluster.manifests().back().final);
+}
+
+TEST_CASE("samples stay exact while workers are killed and others join", "[chief]") {
+  const std::string mode = GENERATE("train.sync.mode=bsp", "train.sync.mode=asp", "train.sync.mode=ssp");
+  const std::uint64_t seed = GENERATE(11, 12, 13, 14, 15, 16, 17, 18);
+  FakeClusterOptions options;
+  options.samples = 5000;
+  options.workers = 4;
+  options.seed = seed;
+  options.overrides = mode + " train.epochs=2 membership.lease_ms=5000 membership.renew_ms=1000";
+  FakeCluster cluster(options);
+  Rng rng(seed);
+  cluster.RunUntil([&] { return cluster.commits().size() > 3 + rng.Below(20); });
+  cluster.KillWorker(1);
+  cluster.RunUntil([&] { return cluster.end() || cluster.commits().size() > 40; });
+  cluster.StartWorker("late");
+  cluster.LeaveWorker(2);
+  REQUIRE(cluster.Run());
+  INFO(cluster.end()->status.ToString());
+  REQUIRE(cluster.end()->summary.status == "finished");
+  CheckEveryPositionOnce(cluster, 5000, 2);
+  CheckServersAgree(cluster, options.servers);
+}
+
+TEST_CASE("BSP plans the lowest free positions in rank order, and the full batch at every step but the last", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 1000;
+  options.overrides = "train.global_batch_size=100";
+  FakeCluster cluster(options);
+  REQUIRE(cluster.Run());
+  std::int64_t next = 0;
+  for (const CommitRecord& record : cluster.commits()) {
+    REQUIRE(record.decision.samples == 100);
+    for (const CommittedUpdate& update : record.updates) {
+      REQUIRE(update.positions.size() == 1);
+      REQUIRE(update.positions[0].begin == next);
+      next = update.positions[0].end;
+    }
+  }
+}
+
+TEST_CASE("the step in flight when a worker is lost commits the samples it has; the next one is whole", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 2000;
+  options.overrides = "train.global_batch_size=120 membership.lease_ms=2000 membership.renew_ms=500";
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 3; });
+  cluster.PauseWorker(0, true);
+  REQUIRE(cluster.Run());
+  const auto commits = cluster.commits();
+  const auto small = std::find_if(commits.begin(), commits.end(), [](const auto& c) { return c.decision.samples < 120; });
+  REQUIRE(small != commits.end());
+  REQUIRE(small->decision.samples == 80);
+  REQUIRE(small->updates.size() == 2);
+  REQUIRE(std::next(small)->decision.samples == 120);
+  CheckEveryPositionOnce(cluster, 2000, 1);
+}
+
+TEST_CASE("a fenced worker that wakes is refused and changes nothing", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 3000;
+  options.overrides = "membership.lease_ms=2000 membership.renew_ms=500";
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 5; });
+  cluster.PauseWorker(2, true);
+  cluster.RunUntil([&] { return cluster.commits().size() == 12; });
+  cluster.PauseWorker(2, false);
+  REQUIRE(cluster.Run());
+  REQUIRE(cluster.WorkerGone(2));
+  REQUIRE(absl::StrContains(cluster.Refusal(2), "lease"));
+  CheckEveryPositionOnce(cluster, 3000, 1);
+}
+
+TEST_CASE("SSP binds nothing beyond the bound, as the log shows", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 4000;
+  options.workers = 4;
+  options.overrides = "train.sync.mode=ssp train.sync.staleness=2 train.global_batch_size=80";
+  options.seed = GENERATE(1, 2, 3);
+  FakeCluster cluster(options);
+  REQUIRE(cluster.Run());
+  const auto commits = cluster.commits();
+  std::map<Incarnation, std::vector<CommitNumber>> by_worker;
+  for (const CommitRecord& record : commits) {
+    by_worker[record.updates[0].update.incarnation].push_back(record.decision.version.commit);
+  }
+  REQUIRE(by_worker.size() == 4);
+  for (const CommitRecord& record : commits) {
+    const CommittedUpdate& update = record.updates[0];
+    std::int64_t least = 1 << 30;
+    for (const auto& [worker, numbers] : by_worker) {
+      least = std::min<std::int64_t>(least, std::count_if(numbers.begin(), numbers.end(),
+                                                          [&](CommitNumber n) { return n <= update.bound_at; }));
+    }
+    REQUIRE(update.clock - 1 - least <= 2);
+  }
+}
+
+TEST_CASE("ASP never waits: a worker's next ticket binds with its last commit, as the log shows", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 4000;
+  options.workers = 4;
+  options.overrides = "train.sync.mode=asp train.global_batch_size=80 train.epochs=2";
+  FakeCluster cluster(options);
+  REQUIRE(cluster.Run());
+  std::map<Incarnation, CommitNumber> last;
+  for (const CommitRecord& record : cluster.commits()) {
+    const CommittedUpdate& update = record.updates[0];
+    auto it = last.find(update.update.incarnation);
+    if (it != last.end()) REQUIRE(update.bound_at == it->second);
+    last[update.update.incarnation] = record.decision.version.commit;
+  }
+}
+
+TEST_CASE("with a backup worker a step commits without the late one, whose samples return", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 1000;
+  options.workers = 3;
+  options.overrides = "train.sync.backup_workers=1 train.global_batch_size=90 membership.lease_ms=60000";
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 2; });
+  REQUIRE(cluster.Run());
+  const auto commits = cluster.commits();
+  REQUIRE(std::any_of(commits.begin(), commits.end(), [](const auto& c) { return c.updates.size() == 2; }));
+  REQUIRE(cluster.end()->summary.dropped_updates > 0);
+  CheckEveryPositionOnce(cluster, 1000, 1);
+}
+
+TEST_CASE("a NaN ends the job and names step, worker and layer; the update does not commit", "[chief]") {
+  FakeClusterOptions options;
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 4; });
+  cluster.Poison(1);
+  REQUIRE(cluster.Run());
+  REQUIRE(!cluster.end()->status.ok());
+  const std::string message(cluster.end()->status.message());
+  INFO(message);
+  const std::size_t committed = cluster.commits().size();
+  REQUIRE(absl::StrContains(message, absl::StrCat("step ", committed + 1)));
+  REQUIRE(absl::StrContains(message, "worker:1"));
+  REQUIRE(absl::StrContains(message, "dense_0"));
+  REQUIRE(cluster.end()->summary.status == "failed");
+}
+
+TEST_CASE("clipping by global norm scales by the norm over all servers", "[chief]") {
+  FakeClusterOptions options;
+  options.overrides = "train.optimizer.clip_norm=0.5 train.global_batch_size=50";
+  FakeCluster cluster(options);
+  cluster.SetGradientSquaredSum(1250);  // two servers: norm of the sum 50, of the mean 1
+  REQUIRE(cluster.Run());
+  REQUIRE(cluster.commits().front().decision.clip_scale == Approx(0.5));
+}
+
+TEST_CASE("max_commits ends the job at exactly that commit", "[chief]") {
+  const std::string mode = GENERATE("train.sync.mode=bsp", "train.sync.mode=asp");
+  FakeClusterOptions options;
+  options.overrides = mode + " train.max_commits=7";
+  FakeCluster cluster(options);
+  REQUIRE(cluster.Run());
+  REQUIRE(cluster.end()->summary.commits == 7);
+  REQUIRE(cluster.commits().size() == 7);
+}
+
+TEST_CASE("a resumed job goes on from the checkpoint's ledger", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 1000;
+  options.overrides = "train.epochs=2 train.global_batch_size=64 checkpoint.every_commits=5";
+  FakeCluster first(options);
+  first.RunUntil([&] { return first.manifests().size() == 3 && first.commits().size() > 11; });
+  const Manifest manifest = first.manifests().back();
+  options.resume = manifest;
+  options.seed = 77;
+  FakeCluster second(options);
+  REQUIRE(second.Run());
+  INFO(second.end()->status.ToString());
+  REQUIRE(second.end()->summary.status == "finished");
+  REQUIRE(second.end()->summary.samples_per_epoch == std::vector<std::int64_t>{1000, 1000});
+  REQUIRE(second.commits().front().decision.version ==
+          Version{Generation(2), manifest.version.commit.Next()});
+  // The same cuts as a run that was never interrupted.
+  FakeClusterOptions whole = options;
+  whole.resume.reset();
+  FakeCluster reference(whole);
+  REQUIRE(reference.Run());
+  const auto expected = reference.commits();
+  const auto got = second.commits();
+  const std::size_t skip = manifest.version.commit.value();
+  REQUIRE(got.size() + skip == expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    for (std::size_t u = 0; u < got[i].updates.size(); ++u) {
+      REQUIRE(got[i].updates[u].positions == expected[i + skip].updates[u].positions);
+    }
+    REQUIRE(got[i].decision.learning_rate == expected[i + skip].decision.learning_rate);
+  }
+}
+
+TEST_CASE("a checkpoint of another model is refused with its place named", "[chief]") {
+  FakeClusterOptions options;
+  FakeCluster first(options);
+  first.RunUntil([&] { return !first.manifests().empty(); });
+  options.resume = first.manifests().front();
+  options.resume->tensors[0].name = "other/weight";
+  FakeCluster second(options);
+  REQUIRE(second.Run());
+  REQUIRE(second.end()->status.code() == absl::StatusCode::kInvalidArgument);
+  REQUIRE(absl::StrContains(second.end()->status.message(), "other/weight"));
+}
+
+TEST_CASE("below workers_min nothing commits, and the job goes on when others come", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 6000;
+  options.overrides = "membership.workers_min=2 membership.lease_ms=2000 membership.renew_ms=500";
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 5; });
+  cluster.KillWorker(0);
+  cluster.KillWorker(1);
+  cluster.RunUntil([&] {
+    return std::any_of(cluster.lines().begin(), cluster.lines().end(),
+                       [](const std::string& line) { return absl::StrContains(line, "1 of at least 2"); });
+  });
+  const std::size_t before = cluster.commits().size();
+  const TimePoint since = cluster.now();
+  cluster.RunUntil([&] { return cluster.now() > since + std::chrono::seconds(20); });
+  REQUIRE(cluster.commits().size() == before);
+  cluster.StartWorker("spare");
+  REQUIRE(cluster.Run());
+  REQUIRE(cluster.end()->summary.status == "finished");
+  CheckEveryPositionOnce(cluster, 6000, 1);
+}
+
+TEST_CASE("messages of another job, of another experiment and of nobody are refused by name", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 100000;
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 2; });
+  SECTION("another job") {
+    Envelope envelope = cluster.EnvelopeOf(0);
+    envelope.job_id = "ffffffffffffffffffffffffffffffff";
+    cluster.Inject(0, Message{envelope, Renew{}});
+    cluster.RunUntil([&] { return !cluster.Refusal(0).empty(); });
+    REQUIRE(absl::StrContains(cluster.Refusal(0), "belongs to job ffff"));
+  }
+  SECTION("another experiment") {
+    Envelope envelope = cluster.EnvelopeOf(0);
+    envelope.spec_hash = std::string(64, '0');
+    cluster.Inject(0, Message{envelope, Renew{}});
+    cluster.RunUntil([&] { return !cluster.Refusal(0).empty(); });
+    REQUIRE(absl::StrContains(cluster.Refusal(0), "experiment"));
+  }
+  SECTION("an incarnation that is not this one's") {
+    Envelope envelope = cluster.EnvelopeOf(0);
+    envelope.sender = Incarnation(999);
+    cluster.Inject(0, Message{envelope, Renew{}});
+    cluster.RunUntil([&] { return !cluster.Refusal(0).empty(); });
+    REQUIRE(absl::StrContains(cluster.Refusal(0), "999"));
+  }
+}
+
+TEST_CASE("a stop takes a checkpoint of the newest commit and ends well", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 100000;
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 9; });
+  cluster.StopJob();
+  REQUIRE(cluster.Run());
+  REQUIRE(cluster.end()->status.ok());
+  REQUIRE(cluster.end()->summary.status == "stopped");
+  REQUIRE(cluster.manifests().back().version.commit.value() == cluster.commits().size());
+  REQUIRE(!cluster.manifests().back().final);
+}
+
+TEST_CASE("the job waits for listed workers until join_timeout, then starts without them", "[chief]") {
+  FakeClusterOptions options;
+  options.workers = 3;
+  options.overrides = "membership.join_timeout_ms=3000";
+  FakeCluster cluster(options);
+  cluster.KillWorker(2);
+  REQUIRE(cluster.Run());
+  REQUIRE(cluster.end()->summary.status == "finished");
+  REQUIRE(cluster.commits().front().updates.size() == 2);
+}
+
+TEST_CASE("without a final score in time the job ends and says so", "[chief]") {
+  FakeClusterOptions options;
+  options.expects_evaluator = true;
+  options.overrides = "eval.final_timeout_ms=2000";
+  FakeCluster cluster(options);
+  REQUIRE(cluster.Run());
+  REQUIRE(cluster.end()->summary.status == "finished");
+  REQUIRE(std::any_of(cluster.lines().begin(), cluster.lines().end(),
+                      [](const std::string& line) { return absl::StrContains(line, "final score"); }));
+}
+
+TEST_CASE("the same seed gives the same log", "[chief]") {
+  auto trace = [] {
+    FakeClusterOptions options;
+    options.overrides = "train.sync.mode=asp";
+    options.seed = 5;
+    FakeCluster cluster(options);
+    REQUIRE(cluster.Run());
+    std::string bytes;
+    for (const LogRecord& record : cluster.log()) bytes += EncodeLogRecord(record);
+    return bytes;
+  };
+  REQUIRE(trace() == trace());
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,337 @@
+#include "unit/chief/fake_cluster.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+
+namespace evenkeel {
+namespace {
+
+const char* kExperiment = R"({
+  "name": "fake",
+  "model": {"layers": [{"dense": {"units": 1}}], "loss": "mse"},
+  "input": {"train": {"csv": {"files": ["x.csv"], "label": "y"}}},
+  "train": {"epochs": 1, "global_batch_size": 64}
+})";
+
+}  // namespace
+
+FakeCluster::FakeCluster(const FakeClusterOptions& options) : options_(options), rng_(options.seed) {
+  std::vector<std::string> overrides;
+  std::istringstream words(options.overrides);
+  for (std::string word; words >> word;) overrides.push_back(word);
+  auto experiment = ParseExperiment(kExperiment, "fake", overrides);
+  INFO(experiment.status().ToString());
+  REQUIRE(experiment.ok());
+  experiment_ = *experiment;
+  ChiefOptions chief;
+  chief.job_id = "00000000000000000000000000000001";
+  chief.term = Term(options.resume ? 2 : 1);
+  chief.generation = Generation(options.resume ? 2 : 1);
+  chief.experiment = experiment_;
+  chief.model_dir = "model";
+  chief.servers = static_cast<std::uint32_t>(options.servers);
+  chief.expects_evaluator = options.expects_evaluator;
+  for (int i = 0; i < options.workers; ++i) chief.listed_workers.push_back(absl::StrCat("worker:", i));
+  chief.resume = options.resume;
+  chief_ = std::make_unique<Chief>(std::move(chief));
+  Take(chief_->Start(now_, 1700000000000));
+  for (int i = 0; i < options.servers; ++i) {
+    Server server;
+    server.session = last_session_ = last_session_.Next();
+    servers_.push_back(server);
+    Join join;
+    join.role = Role::kPs;
+    join.name = absl::StrCat("ps:", i);
+    join.index = i;
+    join.nonce = 1000 + static_cast<std::uint64_t>(i);
+    join.address = absl::StrCat("host:", i);
+    to_chief_[server.session].push_back(FromServer(i, std::move(join)));
+  }
+  for (int i = 0; i < options.workers; ++i) StartWorker(absl::StrCat("worker:", i));
+}
+
+FakeCluster::~FakeCluster() = default;
+
+int FakeCluster::StartWorker(const std::string& name) {
+  const int index = static_cast<int>(workers_.size());
+  Worker worker;
+  worker.name = name;
+  worker.nonce = 1 + static_cast<std::uint64_t>(index);
+  worker.session = last_session_ = last_session_.Next();
+  worker.to_server.resize(servers_.size());
+  workers_.push_back(std::move(worker));
+  Join join;
+  join.name = name;
+  join.nonce = workers_.back().nonce;
+  join.samples = options_.samples;
+  join.data_fingerprint = "0123456789abcdef";
+  join.experiment_json = experiment_.canonical_json;
+  TensorSpec tensor;
+  tensor.name = "dense_0/weight";
+  tensor.shape = Shape{100, 1};
+  join.tensors = {tensor};
+  to_chief_[workers_.back().session].push_back(FromWorker(index, std::move(join)));
+  return index;
+}
+
+Envelope FakeCluster::EnvelopeOf(int worker) const {
+  Envelope envelope;
+  envelope.spec_hash = experiment_.spec_hash;
+  envelope.sender = workers_[static_cast<std::size_t>(worker)].incarnation;
+  envelope.generation = Generation(options_.resume ? 2 : 1);
+  return envelope;
+}
+
+Message FakeCluster::FromWorker(int worker, Body body) { return Message{EnvelopeOf(worker), std::move(body)}; }
+
+Message FakeCluster::FromServer(int server, Body body) {
+  Message message;
+  message.envelope.spec_hash = experiment_.spec_hash;
+  message.envelope.sender = servers_[static_cast<std::size_t>(server)].incarnation;
+  message.envelope.generation = Generation(options_.resume ? 2 : 1);
+  message.body = std::move(body);
+  return message;
+}
+
+void FakeCluster::Inject(int worker, Message message) {
+  to_chief_[workers_[static_cast<std::size_t>(worker)].session].push_back(std::move(message));
+}
+
+void FakeCluster::KillWorker(int index) {
+  Worker& worker = workers_[static_cast<std::size_t>(index)];
+  worker.alive = false;
+  for (auto& queue : worker.to_server) queue.clear();
+  to_chief_.erase(worker.session);
+  from_chief_.erase(worker.session);
+}
+
+void FakeCluster::PauseWorker(int index, bool paused) { workers_[static_cast<std::size_t>(index)].paused = paused; }
+
+void FakeCluster::LeaveWorker(int index) {
+  Worker& worker = workers_[static_cast<std::size_t>(index)];
+  to_chief_[worker.session].push_back(FromWorker(index, Leave{"told to"}));
+  worker.tickets.clear();
+  worker.ended = true;
+}
+
+std::vector<CommitRecord> FakeCluster::commits() const {
+  std::vector<CommitRecord> list;
+  for (const LogRecord& record : log_) {
+    if (const auto* commit = std::get_if<CommitRecord>(&record)) list.push_back(*commit);
+  }
+  return list;
+}
+
+void FakeCluster::Take(ChiefActions actions) {
+  for (ChiefAction& action : actions) {
+    if (auto* send = std::get_if<SendAction>(&action)) {
+      from_chief_[send->session].push_back(send->message);
+      if (rng_.NextDouble() < options_.duplicate) from_chief_[send->session].push_back(std::move(send->message));
+    }
+    if (auto* append = std::get_if<AppendLogAction>(&action)) log_.push_back(append->record);
+    if (auto* line = std::get_if<LogLineAction>(&action)) lines_.push_back(line->text);
+    if (auto* end = std::get_if<EndAction>(&action)) end_ = *end;
+    if (auto* write = std::get_if<WriteManifestAction>(&action)) {
+      manifests_.push_back(write->manifest);
+      manifests_to_acknowledge_.push_back(write->manifest.version);
+    }
+  }
+}
+
+void FakeCluster::ToChief(SessionId session, Message message) {
+  const int times = rng_.NextDouble() < options_.duplicate ? 2 : 1;
+  for (int i = 0; i < times; ++i) Take(chief_->OnMessage(session, message, now_));
+}
+
+void FakeCluster::TrySeal(int index, SetNumber number) {
+  Server& server = servers_[static_cast<std::size_t>(index)];
+  const Seal& seal = server.seals.at(number);
+  for (UpdateId id : seal.updates) {
+    auto it = server.staged.find(id);
+    if (it == server.staged.end() || !it->second.complete) return;
+  }
+  if (!server.sealed.insert({number, seal.attempt}).second) return;
+  Sealed sealed{number, seal.attempt, {}};
+  if (experiment_.train.optimizer.clip_norm > 0) sealed.norms.push_back({index * 16, squared_sum_});
+  to_chief_[server.session].push_back(FromServer(index, std::move(sealed)));
+}
+
+void FakeCluster::ServerStages(int index, const StageMessage& stage) {
+  Server& server = servers_[static_cast<std::size_t>(index)];
+  if (!server.live.contains(stage.update.incarnation) || server.dropped.contains(stage.update)) return;
+  if (!server.staged.emplace(stage.update, stage.content).second) return;
+  to_chief_[server.session].push_back(FromServer(
+      index, Staged{stage.update, stage.content.samples, 0.5 * static_cast<double>(stage.content.samples),
+                    stage.content.non_finite, "dense_0", stage.content.computed_on}));
+  for (const auto& [number, seal] : server.seals) TrySeal(index, number);
+}
+
+void FakeCluster::ServerReceives(int index, const Message& message) {
+  Server& server = servers_[static_cast<std::size_t>(index)];
+  auto reply = [&](Body body) { to_chief_[server.session].push_back(FromServer(index, std::move(body))); };
+  if (const auto* welcome = std::get_if<Welcome>(&message.body)) server.incarnation = welcome->incarnation;
+  if (const auto* configure = std::get_if<Configure>(&message.body)) {
+    server.version = configure->version;
+    reply(Configured{ServerIndex(static_cast<std::uint32_t>(index)), configure->version, 64});
+  }
+  if (const auto* members = std::get_if<Members>(&message.body)) {
+    if (members->full) server.live.clear();
+    for (const Member& member : members->admitted) {
+      server.live.insert(member.incarnation);
+      server.known.insert(member.incarnation);
+    }
+    for (Incarnation fenced : members->fenced) server.live.erase(fenced);
+    reply(MembersAck{members->epoch});
+  }
+  if (const auto* seal = std::get_if<Seal>(&message.body)) {
+    auto it = server.seals.find(seal->set);
+    if (it == server.seals.end() || it->second.attempt <= seal->attempt) server.seals[seal->set] = *seal;
+    TrySeal(index, seal->set);
+  }
+  if (const auto* drop = std::get_if<Drop>(&message.body)) {
+    for (UpdateId id : drop->updates) {
+      server.staged.erase(id);
+      server.dropped.insert(id);
+    }
+  }
+  if (const auto* decision = std::get_if<Decision>(&message.body)) {
+    if (decision->version.commit <= server.version.commit) return;
+    REQUIRE(decision->version.commit == server.version.commit.Next());
+    REQUIRE(server.sealed.contains({decision->set, decision->attempt}));
+    REQUIRE(server.seals.at(decision->set).updates == decision->updates);
+    if (!server.applied.empty()) REQUIRE(decision->previous_hash == server.applied.back().hash);
+    std::int64_t samples = 0;
+    for (UpdateId id : decision->updates) {
+      samples += server.staged.at(id).samples;
+      server.staged.erase(id);
+      server.dropped.insert(id);
+    }
+    REQUIRE(samples == decision->samples);
+    server.seals.erase(decision->set);
+    server.applied.push_back(*decision);
+    server.version = decision->version;
+    reply(Applied{decision->version, decision->hash, 0.001});
+  }
+  if (const auto* snapshot = std::get_if<Snapshot>(&message.body)) {
+    REQUIRE(snapshot->version.commit == server.version.commit);
+    reply(SnapshotDone{snapshot->version, snapshot->file, 100, 7, ""});
+  }
+}
+
+void FakeCluster::Compute(int index, const Ticket& ticket) {
+  Worker& worker = workers_[static_cast<std::size_t>(index)];
+  to_chief_[worker.session].push_back(
+      FromWorker(index, StepReport{ticket.update, TotalSize(ticket.positions), 0, 0, 0.01, 0}));
+  for (std::size_t s = 0; s < servers_.size(); ++s) {
+    Update update{true, TotalSize(ticket.positions), servers_[s].version, poisoned_ == index ? 3 : 0};
+    worker.to_server[s].push_back({ticket.update, update});
+  }
+}
+
+void FakeCluster::WorkerReceives(int index, const Message& message) {
+  Worker& worker = workers_[static_cast<std::size_t>(index)];
+  worker.received.push_back(message);
+  if (worker.ended) return;
+  if (const auto* welcome = std::get_if<Welcome>(&message.body)) {
+    worker.incarnation = welcome->incarnation;
+    worker.next_renew = now_ + Milliseconds(welcome->renew_ms);
+    to_chief_[worker.session].push_back(FromWorker(index, Ready{}));
+  }
+  if (const auto* ticket = std::get_if<Ticket>(&message.body)) {
+    if (worker.tickets.contains(ticket->update)) return;
+    std::erase_if(worker.tickets, [](const auto& entry) { return !entry.second.bound; });
+    worker.tickets[ticket->update] = *ticket;
+    if (ticket->bound) Compute(index, *ticket);
+  }
+  if (const auto* bind = std::get_if<Bind>(&message.body)) {
+    auto it = worker.tickets.find(bind->update);
+    if (it == worker.tickets.end() || it->second.bound) return;
+    it->second.bound = true;
+    Compute(index, it->second);
+  }
+  if (const auto* refuse = std::get_if<Refuse>(&message.body)) {
+    worker.refusal = refuse->message;
+    if (refuse->reason != RefuseReason::kRetry) worker.ended = true;
+  }
+  if (std::holds_alternative<JobEnd>(message.body)) worker.ended = true;
+}
+
+void FakeCluster::StepOnce() {
+  if (!manifests_to_acknowledge_.empty() && rng_.Below(4) == 0) {
+    const Version version = manifests_to_acknowledge_.front();
+    manifests_to_acknowledge_.pop_front();
+    return Take(chief_->OnManifestWritten(version, absl::OkStatus(), now_));
+  }
+  std::vector<std::function<void()>> moves;
+  for (auto& [session, queue] : to_chief_) {
+    const bool paused = std::any_of(workers_.begin(), workers_.end(),
+                                    [&, s = session](const Worker& w) { return w.session == s && w.paused; });
+    if (queue.empty() || paused) continue;
+    moves.push_back([this, s = session, &queue] {
+      Message message = std::move(queue.front());
+      queue.pop_front();
+      ToChief(s, std::move(message));
+    });
+  }
+  for (std::size_t i = 0; i < servers_.size(); ++i) {
+    auto& queue = from_chief_[servers_[i].session];
+    if (queue.empty()) continue;
+    moves.push_back([this, i, &queue] {
+      Message message = std::move(queue.front());
+      queue.pop_front();
+      ServerReceives(static_cast<int>(i), message);
+    });
+  }
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    if (!workers_[i].alive || workers_[i].paused) continue;
+    auto& queue = from_chief_[workers_[i].session];
+    if (!queue.empty()) {
+      moves.push_back([this, i, &queue] {
+        Message message = std::move(queue.front());
+        queue.pop_front();
+        WorkerReceives(static_cast<int>(i), message);
+      });
+    }
+    for (std::size_t s = 0; s < servers_.size(); ++s) {
+      // A server answers "retry" to a worker that it does not know yet.
+      if (workers_[i].to_server[s].empty() || !servers_[s].known.contains(workers_[i].incarnation)) continue;
+      moves.push_back([this, i, s] {
+        StageMessage stage = workers_[i].to_server[s].front();
+        workers_[i].to_server[s].pop_front();
+        ServerStages(static_cast<int>(s), stage);
+      });
+    }
+  }
+  if (!moves.empty()) {
+    now_ += std::chrono::microseconds(50);
+    moves[rng_.Below(moves.size())]();
+  } else if (manifests_to_acknowledge_.empty()) {
+    now_ = std::min(chief_->NextDeadline(), now_ + std::chrono::milliseconds(500));
+  }
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    Worker& worker = workers_[i];
+    if (!worker.alive || worker.paused || worker.ended || worker.next_renew > now_) continue;
+    worker.next_renew = now_ + std::chrono::seconds(1);
+    to_chief_[worker.session].push_back(FromWorker(static_cast<int>(i), Renew{"working", 0}));
+  }
+  for (std::size_t i = 0; i < servers_.size(); ++i) {
+    if (servers_[i].incarnation == Incarnation{} || servers_[i].next_renew > now_) continue;
+    servers_[i].next_renew = now_ + std::chrono::seconds(1);
+    to_chief_[servers_[i].session].push_back(FromServer(static_cast<int>(i), Renew{"serving", 0}));
+  }
+  if (chief_->NextDeadline() <= now_ || moves.empty()) Take(chief_->Tick(now_));
+}
+
+bool FakeCluster::Run(int steps) {
+  RunUntil([this] { return end_.has_value(); }, steps);
+  return end_.has_value();
+}
+
+void FakeCluster::RunUntil(const std::function<bool()>& done, int steps) {
+  for (int i = 0; i < steps && !done(); ++i) StepOnce();
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,131 @@
+// A chief among servers and workers that obey the protocol but compute nothing, in virtual time. Each stream keeps its
+// order; which stream moves next is drawn from a seed.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "evenkeel/chief/chief.h"
+#include "evenkeel/core/random.h"
+
+namespace evenkeel {
+
+struct FakeClusterOptions {
+  int servers = 2;
+  int workers = 3;
+  std::int64_t samples = 1000;
+  std::string overrides;  // separated by spaces: "train.sync.mode=asp train.epochs=2"
+  std::uint64_t seed = 1;
+  double duplicate = 0;   // share of messages delivered twice
+  std::optional<Manifest> resume;
+  bool expects_evaluator = false;
+};
+
+class FakeCluster {
+ public:
+  explicit FakeCluster(const FakeClusterOptions& options);
+  ~FakeCluster();
+
+  // Delivers messages and lets time pass until the job has ended or `steps` are through. False: still running.
+  bool Run(int steps = 1000000);
+  // One delivery, or time to the next deadline where nothing is under way.
+  void StepOnce();
+  void RunUntil(const std::function<bool()>& done, int steps = 1000000);
+
+  void KillWorker(int index);            // silently: its lease must find out
+  void PauseWorker(int index, bool paused);  // takes and sends nothing
+  void LeaveWorker(int index);
+  int StartWorker(const std::string& name);  // returns its index
+  // The worker's next stage reports this many NaNs.
+  void Poison(int index) { poisoned_ = index; }
+  void SetGradientSquaredSum(double per_server) { squared_sum_ = per_server; }
+  void StopJob() { Take(chief_->Stop("SIGTERM", now_)); }
+
+  Chief& chief() { return *chief_; }
+  const std::vector<LogRecord>& log() const { return log_; }
+  std::vector<CommitRecord> commits() const;
+  const std::optional<EndAction>& end() const { return end_; }
+  const std::vector<Manifest>& manifests() const { return manifests_; }
+  const std::vector<std::string>& lines() const { return lines_; }
+  TimePoint now() const { return now_; }
+  bool WorkerGone(int index) const { return workers_.at(static_cast<std::size_t>(index)).ended; }
+  std::string Refusal(int index) const { return workers_.at(static_cast<std::size_t>(index)).refusal; }
+  // Decisions applied by each server, in order.
+  const std::vector<Decision>& applied(int server) const { return servers_.at(static_cast<std::size_t>(server)).applied; }
+  // What a worker would send, whoever it is: for stale and foreign messages.
+  void Inject(int worker, Message message);
+  Envelope EnvelopeOf(int worker) const;
+  std::vector<Message> sent_to(int worker) const { return workers_.at(static_cast<std::size_t>(worker)).received; }
+
+ private:
+  struct Update {
+    bool complete = false;
+    std::int64_t samples = 0;
+    Version computed_on;
+    std::int64_t non_finite = 0;
+  };
+  struct Server {
+    SessionId session;
+    Incarnation incarnation;
+    TimePoint next_renew{};
+    std::set<Incarnation> live, known;
+    std::map<UpdateId, Update> staged;
+    std::set<UpdateId> dropped;
+    std::map<SetNumber, Seal> seals;
+    std::set<std::pair<SetNumber, std::uint32_t>> sealed;
+    std::vector<Decision> applied;
+    Version version;
+  };
+  struct StageMessage {
+    UpdateId update;
+    Update content;
+  };
+  struct Worker {
+    std::string name;
+    std::uint64_t nonce = 0;
+    SessionId session;
+    Incarnation incarnation;
+    bool alive = true, paused = false, ended = false;
+    std::map<UpdateId, Ticket> tickets;
+    std::string refusal;
+    TimePoint next_renew = kNever;
+    std::vector<std::deque<StageMessage>> to_server;
+    std::vector<Message> received;
+  };
+
+  void Take(ChiefActions actions);
+  void ToChief(SessionId session, Message message);
+  Message FromServer(int server, Body body);
+  Message FromWorker(int worker, Body body);
+  void ServerReceives(int server, const Message& message);
+  void WorkerReceives(int worker, const Message& message);
+  void ServerStages(int server, const StageMessage& stage);
+  void TrySeal(int server, SetNumber set);
+  void Compute(int worker, const Ticket& ticket);
+
+  FakeClusterOptions options_;
+  Experiment experiment_;
+  Rng rng_;
+  TimePoint now_{std::chrono::seconds(100)};
+  std::unique_ptr<Chief> chief_;
+  std::vector<Server> servers_;
+  std::vector<Worker> workers_;
+  std::map<SessionId, std::deque<Message>> to_chief_;
+  std::map<SessionId, std::deque<Message>> from_chief_;
+  SessionId last_session_;
+  std::vector<LogRecord> log_;
+  std::optional<EndAction> end_;
+  std::vector<Manifest> manifests_;
+  std::deque<Version> manifests_to_acknowledge_;
+  std::vector<std::string> lines_;
+  int poisoned_ = -1;
+  double squared_sum_ = 1;
+};
+
+}  // namespace evenkeel
