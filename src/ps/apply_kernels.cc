@@ -179,10 +179,8 @@ StepConstants StepConstants::For(const OptimizerSpec& optimizer, double learning
   constants.gradient_scale = static_cast<float>(clip_scale / count);
   constants.mean_scale = static_cast<float>(1 / count);
   constants.keep = static_cast<float>(1 - learning_rate * static_cast<double>(optimizer.weight_decay));
-  constants.adam_step =
-      static_cast<float>(learning_rate / (1 - std::pow(static_cast<double>(optimizer.beta1), t)));
-  constants.adam_root_scale =
-      static_cast<float>(1 / std::sqrt(1 - std::pow(static_cast<double>(optimizer.beta2), t)));
+  constants.adam_step = static_cast<float>(learning_rate / (1 - std::pow(static_cast<double>(optimizer.beta1), t)));
+  constants.adam_root_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(static_cast<double>(optimizer.beta2), t)));
   return constants;
 }
 

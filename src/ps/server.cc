@@ -52,8 +52,7 @@ void Server::ToWorker(SessionId session, Body body) {
 }
 
 void Server::RefuseWorker(SessionId session, RefuseReason reason, std::string text, UpdateId update) {
-  ToWorker(session,
-           Refuse{.reason = reason, .message = absl::StrCat(options_.name, ": ", text), .update = update});
+  ToWorker(session, Refuse{.reason = reason, .message = absl::StrCat(options_.name, ": ", text), .update = update});
 }
 
 void Server::RefuseChief(RefuseReason reason, std::string text) {

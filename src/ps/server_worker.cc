@@ -30,12 +30,12 @@ std::optional<Server::Refusal> Server::CheckJob(const Envelope& envelope) const 
 std::optional<Server::Refusal> Server::CheckPlace(const Envelope& envelope) const {
   if (!configured_) return Refusal{RefuseReason::kRetry, "has no parameters yet"};
   if (envelope.generation < generation_) {
-    return Refusal{RefuseReason::kStaleGeneration, absl::StrCat("generation ", envelope.generation.value(),
-                                                                " is stale; now is ", generation_.value())};
+    return Refusal{RefuseReason::kStaleGeneration,
+                   absl::StrCat("generation ", envelope.generation.value(), " is stale; now is ", generation_.value())};
   }
   if (envelope.layout < layout_number_) {
-    return Refusal{RefuseReason::kStaleLayout, absl::StrCat("layout ", envelope.layout.value(), " is stale; now is ",
-                                                            layout_number_.value())};
+    return Refusal{RefuseReason::kStaleLayout,
+                   absl::StrCat("layout ", envelope.layout.value(), " is stale; now is ", layout_number_.value())};
   }
   if (envelope.generation > generation_ || envelope.layout > layout_number_) {
     return Refusal{RefuseReason::kRetry,
@@ -112,8 +112,8 @@ void Server::OnPull(SessionId session, const Envelope& envelope, const Pull& pul
   }
   if (!refusal) refusal = CheckPlace(envelope);
   if (!refusal && pull.at_least.generation < generation_) {
-    refusal = Refusal{RefuseReason::kStaleGeneration, absl::StrCat("version ", ToString(pull.at_least),
-                                                                   " is void; now is ", ToString(published_))};
+    refusal = Refusal{RefuseReason::kStaleGeneration,
+                      absl::StrCat("version ", ToString(pull.at_least), " is void; now is ", ToString(published_))};
   }
   if (!refusal) refusal = CheckIncarnation(envelope);
   const bool admitted = !refusal;
@@ -134,7 +134,8 @@ void Server::OnPull(SessionId session, const Envelope& envelope, const Pull& pul
     return;
   }
   if (pulls.size() >= options_.max_held_pulls) {
-    RefuseWorker(session, RefuseReason::kRetry, absl::StrCat(pulls.size(), " pulls are waiting on this stream already"));
+    RefuseWorker(session, RefuseReason::kRetry,
+                 absl::StrCat(pulls.size(), " pulls are waiting on this stream already"));
     return;
   }
   Duration wait = std::clamp(Milliseconds(std::min<std::int64_t>(pull.deadline_ms, 1'000'000'000)), Duration::zero(),
@@ -167,8 +168,8 @@ StageAnswer Server::BeginStage(SessionId session, const Envelope& envelope, cons
   if (!refusal) refusal = CheckPlace(envelope);
   if (!refusal) refusal = CheckIncarnation(envelope);
   if (!refusal && stage.update.incarnation != envelope.sender) {
-    refusal = Refusal{RefuseReason::kMalformed, absl::StrCat("update ", ToString(stage.update), " was staged by ",
-                                                             envelope.sender.value())};
+    refusal = Refusal{RefuseReason::kMalformed,
+                      absl::StrCat("update ", ToString(stage.update), " was staged by ", envelope.sender.value())};
   }
   if (!refusal && stage.update.term != term_) {
     refusal = Refusal{stage.update.term < term_ ? RefuseReason::kStaleTerm : RefuseReason::kRetry,
@@ -177,8 +178,8 @@ StageAnswer Server::BeginStage(SessionId session, const Envelope& envelope, cons
   if (!refusal) {
     const auto buckets = static_cast<std::int32_t>(stripe_bytes_.size());
     if (stage.bucket < -1 || stage.bucket >= buckets || (stage.bucket == -1 && !stage.closing)) {
-      refusal = Refusal{RefuseReason::kMalformed,
-                        absl::StrCat("bucket ", stage.bucket, " is not one of [0, ", buckets, ")")};
+      refusal =
+          Refusal{RefuseReason::kMalformed, absl::StrCat("bucket ", stage.bucket, " is not one of [0, ", buckets, ")")};
     } else {
       auto expected = stage.bucket < 0 ? 0 : stripe_bytes_[static_cast<size_t>(stage.bucket)];
       if (payload_bytes != static_cast<std::size_t>(expected)) {
@@ -238,8 +239,8 @@ std::optional<StageWrite> Server::Receive(SessionId session, Worker& worker, con
         staging.buckets[static_cast<size_t>(stage.bucket)] == BucketState::kMissing) {
       staging.buckets[static_cast<size_t>(stage.bucket)] = BucketState::kWriting;
       ++slots_[worker.slot->value()].writers;
-      write = StageWrite{configuration_,  *worker.slot,  stage.update, stage.attempt,
-                         stage.bucket,    stage.closing, session};
+      write =
+          StageWrite{configuration_, *worker.slot, stage.update, stage.attempt, stage.bucket, stage.closing, session};
     }
     if (stage.closing && !staging.closing) staging.closing = stage;
     TryComplete(worker);

@@ -231,9 +231,8 @@ void Shard::Apply(const Decision& decision, std::span<const StageSlot> slots) {
       for (std::int64_t b = begin; b < end; ++b) snapshot_->CopyStripe(static_cast<size_t>(b));
     });
   }
-  const StepConstants step =
-      StepConstants::For(place_.optimizer, decision.learning_rate, decision.samples, decision.clip_scale,
-                         decision.version.commit.value());
+  const StepConstants step = StepConstants::For(place_.optimizer, decision.learning_rate, decision.samples,
+                                                decision.clip_scale, decision.version.commit.value());
   const std::vector<const float*> sources = Sources(slots);
   VersionPool::Target target = versions_->BeginWrite();
   pool_.ParallelFor(static_cast<std::int64_t>(pieces_.size()), 8, [&](std::int64_t begin, std::int64_t end) {
@@ -270,9 +269,8 @@ absl::StatusOr<PartInfo> Shard::WriteSnapshot(Storage& storage, const std::strin
     if (stripe.size() == 0) continue;
     const std::size_t held = layout.buckets()[b].statistic ? 1 : arrays.size();
     for (std::size_t i = 0; i < held; ++i) {
-      arrays[i].segments.push_back(
-          {stripe.begin, snapshot_->array(i).subspan(static_cast<size_t>(stripe.local_offset),
-                                                     static_cast<size_t>(stripe.size()))});
+      arrays[i].segments.push_back({stripe.begin, snapshot_->array(i).subspan(static_cast<size_t>(stripe.local_offset),
+                                                                              static_cast<size_t>(stripe.size()))});
     }
   }
   auto written = WritePart(storage, folder, file, arrays);

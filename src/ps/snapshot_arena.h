@@ -1,5 +1,5 @@
-// A copy of parameters and optimizer slots as they were at one version, made bucket by bucket: by the thread that writes
-// the checkpoint, and by the next step for what that thread has not reached yet.
+// A copy of parameters and optimizer slots as they were at one version, made bucket by bucket: by the thread that
+// writes the checkpoint, and by the next step for what that thread has not reached yet.
 //
 // Threading: Open and Close by the owner, one at a time; CopyStripe thread-safe.
 #pragma once

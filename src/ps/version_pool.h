@@ -1,7 +1,7 @@
 // Three buffers that hold published versions: the newest, and older ones that readers still have pinned.
 //
-// A reader pins the newest only if another buffer stays free for the next version; otherwise it gets a copy. So the writer
-// waits for nobody but, for as long as a copy in memory takes, a reader that copies.
+// A reader pins the newest only if another buffer stays free for the next version; otherwise it gets a copy. So the
+// writer waits for nobody but, for as long as a copy in memory takes, a reader that copies.
 //
 // Threading: thread-safe; one writer at a time.
 #pragma once
@@ -26,7 +26,8 @@ class VersionPool : public std::enable_shared_from_this<VersionPool> {
   // Before the first Publish it shows zeros as version g0.c0.
   PinnedVersion Newest() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Where the next version is to be written; `to` is `from` when no other buffer is free. Readers then wait for Publish.
+  // Where the next version is to be written; `to` is `from` when no other buffer is free. Readers then wait for
+  // Publish.
   struct Target {
     int index = 0;
     std::span<const float> from;

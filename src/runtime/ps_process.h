@@ -1,6 +1,6 @@
-// The live parameter server behind RunPs: one mutex around ps::Server, one timer (the caller's thread), one apply thread,
-// one snapshot thread. Events give actions under the mutex; whoever brought an event carries the actions out without it,
-// one thread at a time, so that each destination sees them in order.
+// The live parameter server behind RunPs: one mutex around ps::Server, one timer (the caller's thread), one apply
+// thread, one snapshot thread. Events give actions under the mutex; whoever brought an event carries the actions out
+// without it, one thread at a time, so that each destination sees them in order.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,7 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   // From handlers.
   void OnChiefMessage(std::uint64_t connection, const Message& message) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnChiefClosed(std::uint64_t connection, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnWorkerMessage(SessionId session, const Message& message, const PayloadIn& payload)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnWorkerMessage(SessionId session, const Message& message, const PayloadIn& payload) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnWorkerClosed(SessionId session) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

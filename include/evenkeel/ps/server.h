@@ -1,13 +1,14 @@
 // The decisions of a parameter server: which messages are obeyed, what is staged, sealed, applied and answered.
 //
-// Pure: reads no clock, starts no thread, does no I/O and sees no floats. Events and `now` go in; actions come out and are
-// to be carried out in the order given. Initialise, Restore, AllocateSlot, ComputeNorms, ApplyDecision and StartSnapshot
-// form one queue: each begins after the one before it has ended and been reported.
+// Pure: reads no clock, starts no thread, does no I/O and sees no floats. Events and `now` go in; actions come out and
+// are to be carried out in the order given. Initialise, Restore, AllocateSlot, ComputeNorms, ApplyDecision and
+// StartSnapshot form one queue: each begins after the one before it has ended and been reported.
 //
 // Threading: none; one caller at a time.
 // Time:      always passed in.
 // Limits:    ServerOptions. What is over a limit is refused with kRetry.
-// Errors:    a contradiction (a decision that differs from the sealed set, a broken hash chain) gives Finish with a status
+// Errors:    a contradiction (a decision that differs from the sealed set, a broken hash chain) gives Finish with a
+// status
 //            that names the difference; after Finish no event has any effect.
 #pragma once
 
@@ -188,7 +189,7 @@ class Server {
   struct Slot {
     bool ready = false;
     int writers = 0;
-    int readers = 0;  // sums in progress
+    int readers = 0;    // sums in progress
     Incarnation owner;  // 0: free
   };
   struct SealSet {
@@ -239,23 +240,26 @@ class Server {
   void OnRefuse(const Refuse& refuse);
   void OnConfigure(const Envelope& envelope, const Configure& configure);
   void OnMembers(const Members& members);
-  void OnSeal(const Seal& seal);
-  void OnDrop(const Drop& drop);
-  void OnDecision(const Decision& decision);
-  void OnSnapshot(const Snapshot& snapshot);
   void OnJobEnd(const JobEnd& end);
   void StartTerm(Term term);
   void ResetPlace();
   void SendConfigured();
   void Resend();
+  void FlushMembersAcks();
+  void Admit(const Member& member, std::vector<StageSlot>& new_slots);
+  void Fence(Incarnation incarnation);
+
+  // server_commit.cc
+  void OnSeal(const Seal& seal);
+  void OnDrop(const Drop& drop);
+  void OnDecision(const Decision& decision);
+  void OnSnapshot(const Snapshot& snapshot);
   void AcceptDecision(const Decision& decision);
+  // Empty when the decision is what was sealed.
   std::string DifferenceFromSealed(const Decision& decision) const;
   void CheckSet(SetNumber number, SealSet& set);
   void AnswerSeal(SetNumber number, const SealSet& set);
   void EraseFinishedSets();
-  void FlushMembersAcks();
-  void Admit(const Member& member, std::vector<StageSlot>& new_slots);
-  void Fence(Incarnation incarnation);
 
   // server_worker.cc
   struct Refusal {

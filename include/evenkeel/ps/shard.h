@@ -1,11 +1,12 @@
-// A server's memory: published parameters, optimizer slots, staged updates, snapshots. Arenas are allocated once and kept.
+// A server's memory: published parameters, optimizer slots, staged updates, snapshots. Arenas are allocated once and
+// kept.
 //
 //   local index = a float's place in this server's arenas: the stripes of ParameterLayout, in bucket order; parameters
 //                 first, statistics after them
 //
 // Threading: Newest is thread-safe. StageInto is thread-safe for stripes that the caller alone may write (Server's
-//            StageWrite says which). WriteSnapshot runs beside everything else. All others: one caller at a time, and no
-//            two of them at once.
+//            StageWrite says which). WriteSnapshot runs beside everything else. All others: one caller at a time, and
+//            no two of them at once.
 // Ownership: a PinnedVersion keeps the memory it shows alive, also beyond the shard.
 // Determinism: the bits of parameters and slots depend on neither the number of threads, nor the number of servers, nor
 //            the instruction set.
@@ -118,7 +119,7 @@ class Shard {
   std::shared_ptr<VersionPool> versions_;  // shared with the pins, which may outlive the shard
   Arena optimizer_arena_;
   std::vector<std::span<float>> optimizer_slots_;
-  mutable Mutex staging_mutex_;  // a slot may be added while others are written
+  mutable Mutex staging_mutex_;                                 // a slot may be added while others are written
   std::vector<Arena> staging_ ABSL_GUARDED_BY(staging_mutex_);  // by slot
   std::unique_ptr<SnapshotArena> snapshot_;
 };

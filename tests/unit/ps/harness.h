@@ -1,5 +1,5 @@
-// A scripted conversation with a ps::Server: sends it messages, carries out the memory actions at once (or holds them) and
-// keeps what it said.
+// A scripted conversation with a ps::Server: sends it messages, carries out the memory actions at once (or holds them)
+// and keeps what it said.
 #pragma once
 
 #include <catch2/catch.hpp>

@@ -105,11 +105,36 @@ TEST_CASE("a decision that differs from the sealed set ends the server with the 
   };
   auto rehash = [](Decision& d) { d.hash = HashDecision(d); };
   const std::vector<Row> rows = {
-      {"other updates", [&](Decision& d) { d.updates = {Update(10, 1)}; rehash(d); }, "it decides t1.i10.s1"},
-      {"other order", [&](Decision& d) { std::swap(d.updates[0], d.updates[1]); rehash(d); }, "it decides t1.i11.s1"},
-      {"other attempt", [&](Decision& d) { d.attempt = 1; rehash(d); }, "attempt 1, sealed here is attempt 0"},
-      {"unknown set", [&](Decision& d) { d.set = SetNumber(9); rehash(d); }, "never sealed"},
-      {"no samples", [&](Decision& d) { d.samples = 0; rehash(d); }, "0 samples"},
+      {"other updates",
+       [&](Decision& d) {
+         d.updates = {Update(10, 1)};
+         rehash(d);
+       },
+       "it decides t1.i10.s1"},
+      {"other order",
+       [&](Decision& d) {
+         std::swap(d.updates[0], d.updates[1]);
+         rehash(d);
+       },
+       "it decides t1.i11.s1"},
+      {"other attempt",
+       [&](Decision& d) {
+         d.attempt = 1;
+         rehash(d);
+       },
+       "attempt 1, sealed here is attempt 0"},
+      {"unknown set",
+       [&](Decision& d) {
+         d.set = SetNumber(9);
+         rehash(d);
+       },
+       "never sealed"},
+      {"no samples",
+       [&](Decision& d) {
+         d.samples = 0;
+         rehash(d);
+       },
+       "0 samples"},
       {"a wrong hash", [&](Decision& d) { d.hash ^= 1; }, "hash does not match"},
   };
   for (const Row& row : rows) {

@@ -193,7 +193,8 @@ class Job {
     REQUIRE(to_worker_->Send({envelope, std::move(body)}, std::move(payload)).ok());
   }
   static Envelope FromChief() {
-    return {.job_id = kJob, .spec_hash = kSpec, .term = Term(1), .generation = Generation(1), .layout = LayoutNumber(1)};
+    return {
+        .job_id = kJob, .spec_hash = kSpec, .term = Term(1), .generation = Generation(1), .layout = LayoutNumber(1)};
   }
 
   PsOptions options_;
