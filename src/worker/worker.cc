@@ -37,6 +37,7 @@ class Worker {
   void OnChiefMessage(Message message);
   void OnServerMessage(int server, Message message, const PayloadIn& payload);
   void OnWelcome(const Welcome& welcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Supersede() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(const absl::Status& status);
 
   // --- the step loop's thread
@@ -50,9 +51,11 @@ class Worker {
   void StageAll(int server);
   void StageClosing(int server);
   absl::Status AwaitOutcome(UpdateId update);
+  void ReadAhead();
   absl::Status LeaveInOrder();
   bool Cancelled(UpdateId update);
-  // Waits for `done` (called under the lock), keeping the links up. Returns the reason to end, if there is one.
+  // Waits for `done` (called under the lock), keeping the links up. Returns early, with end_, once that is set: ok where
+  // the job ended well, so look at end_ too.
   template <class Done>
   absl::Status WaitFor(const std::string& what, TimePoint deadline, Done done);
   void Doing(const std::string& what) { session_->SetState(what); }
@@ -72,6 +75,7 @@ class Worker {
   std::unique_ptr<BatchLoader> loader_;
   std::vector<std::unique_ptr<ServerLink>> links_;
   std::unique_ptr<MemberSession> session_;
+  std::optional<UpdateId> requested_;  // from the loader, newest
   std::vector<std::uint64_t> row_keys_;
   CsrView sparse_;
 
@@ -89,7 +93,8 @@ class Worker {
   std::optional<Welcome> welcome_ ABSL_GUARDED_BY(mutex_);
   bool links_ready_ ABSL_GUARDED_BY(mutex_) = false;
   bool stop_asked_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<Ticket> ticket_ ABSL_GUARDED_BY(mutex_);  // newest; bound or not
+  std::optional<Ticket> bound_ ABSL_GUARDED_BY(mutex_);  // to be computed next
+  std::optional<Ticket> ahead_ ABSL_GUARDED_BY(mutex_);  // provisional: its input may be read
   std::optional<UpdateId> current_ ABSL_GUARDED_BY(mutex_);  // in the step loop's hands
   std::optional<Outcome> outcome_ ABSL_GUARDED_BY(mutex_);   // of current_
   Staging staging_ ABSL_GUARDED_BY(mutex_);
@@ -125,6 +130,11 @@ void Worker::OnWelcome(const Welcome& welcome) {
   welcome_ = welcome;
 }
 
+// A bound ticket follows the outcome of the one before; where that was lost with a broken stream, it stands for it.
+void Worker::Supersede() {
+  if (current_ && !(outcome_ && outcome_->update == *current_)) outcome_ = Outcome{*current_, false, {}};
+}
+
 void Worker::OnChiefMessage(Message message) {
   std::string say;
   bool ready_again = false;
@@ -136,16 +146,27 @@ void Worker::OnChiefMessage(Message message) {
     } else if (auto* admitted = std::get_if<Admitted>(&message.body)) {
       say = absl::StrCat("admitted with rank ", admitted->rank.value());
     } else if (auto* ticket = std::get_if<Ticket>(&message.body)) {
-      if (current_ != ticket->update) ticket_ = std::move(*ticket);
+      // A provisional ticket comes behind a bound one that the step loop may not have taken yet.
+      if (ticket->bound) {
+        ahead_.reset();  // taken back, or become this one
+        if (current_ != ticket->update) {
+          Supersede();
+          bound_ = std::move(*ticket);
+        }
+      } else {
+        ahead_ = std::move(*ticket);
+      }
     } else if (auto* bind = std::get_if<Bind>(&message.body)) {
-      if (ticket_ && ticket_->update == bind->update) {
-        ticket_->bound = true;
-        ticket_->version = bind->version;
-        ticket_->deadline_ms = bind->deadline_ms;
+      if (ahead_ && ahead_->update == bind->update) {
+        Supersede();
+        bound_ = std::exchange(ahead_, std::nullopt);
+        bound_->bound = true;
+        bound_->version = bind->version;
+        bound_->deadline_ms = bind->deadline_ms;
       }
     } else if (auto* outcome = std::get_if<Outcome>(&message.body)) {
       if (current_ == outcome->update) outcome_ = *outcome;
-      if (ticket_ && ticket_->update == outcome->update) ticket_.reset();
+      if (bound_ && bound_->update == outcome->update) bound_.reset();
     } else if (auto* end = std::get_if<JobEnd>(&message.body)) {
       say = absl::StrCat("the job is over: ", end->status, end->message.empty() ? "" : ": ", end->message);
       if (!end_) end_ = end->ok ? absl::OkStatus() : absl::AbortedError(absl::StrCat("the job failed: ", end->message));
@@ -242,7 +263,7 @@ absl::Status Worker::Connect() {
   Welcome welcome;
   {
     MutexLock lock(mutex_);
-    if (!welcome_) return absl::OkStatus();
+    if (end_ || !welcome_) return absl::OkStatus();
     welcome = *welcome_;
   }
   EK_ASSIGN_OR_RETURN(ParameterLayout layout,
@@ -363,7 +384,7 @@ absl::Status Worker::PullParameters(const Ticket& ticket, double* seconds) {
       return all;
     }));
     MutexLock lock(mutex_);
-    const bool cancelled = outcome_ && outcome_->update == ticket.update;
+    const bool cancelled = end_ || (outcome_ && outcome_->update == ticket.update);
     if (cancelled || std::find(pulled_.begin(), pulled_.end(), false) == pulled_.end()) break;
   }
   *seconds = ToSeconds(clock_.Now() - start);
@@ -443,6 +464,7 @@ absl::Status Worker::Step(const Ticket& ticket) {
   TimePoint at = clock_.Now();
   EK_ASSIGN_OR_RETURN(const Batch* batch, loader_->Take(ticket.update));
   report.input_seconds = ToSeconds(clock_.Now() - at);
+  ReadAhead();
   const TimePoint deadline = clock_.Now() + Milliseconds(ticket.deadline_ms);
   if (!buffers_->BeginStep(deadline)) {
     return absl::DeadlineExceededError("the servers did not take the last step's gradients in time");
@@ -476,13 +498,15 @@ absl::Status Worker::AwaitOutcome(UpdateId update) {
   for (;;) {
     EK_RETURN_IF_ERROR(
         WaitFor(absl::StrCat("the outcome of ", ToString(update)), kNever, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-          return (outcome_ && outcome_->update == update) || !restage_.empty() || !missing_.empty();
+          return (outcome_ && outcome_->update == update) || !restage_.empty() || !missing_.empty() ||
+                 (ahead_ && ahead_->update != requested_);
         }));
+    ReadAhead();
     std::vector<int> restage;
     std::vector<std::pair<int, std::vector<std::int32_t>>> missing;
     {
       MutexLock lock(mutex_);
-      if (outcome_ && outcome_->update == update) return absl::OkStatus();
+      if (end_ || (outcome_ && outcome_->update == update)) return absl::OkStatus();
       restage.swap(restage_);
       missing.swap(missing_);
     }
@@ -497,32 +521,45 @@ absl::Status Worker::AwaitOutcome(UpdateId update) {
 // --- the loop -------------------------------------------------------------------------------------------------------
 
 absl::Status Worker::Loop() {
-  std::optional<UpdateId> requested;
   for (;;) {
     Doing("waiting for a ticket");
     EK_RETURN_IF_ERROR(WaitFor("a ticket", kNever, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      return stop_asked_ || (ticket_ && (ticket_->bound || ticket_->update != requested));
+      return stop_asked_ || bound_ || (ahead_ && ahead_->update != requested_);
     }));
-    Ticket ticket;
+    std::optional<Ticket> ticket;
     {
       MutexLock lock(mutex_);
-      if (stop_asked_) return absl::OkStatus();
-      ticket = *ticket_;
-      if (ticket.bound) {
-        current_ = ticket.update;
+      if (end_ || stop_asked_) return absl::OkStatus();
+      ticket = std::exchange(bound_, std::nullopt);
+      if (ticket) {
+        current_ = ticket->update;
         outcome_.reset();
-        ticket_.reset();
       }
     }
-    if (requested != ticket.update) {
-      loader_->Request(ticket.update, ticket.epoch, ticket.positions);
-      requested = ticket.update;
+    if (!ticket) {
+      ReadAhead();
+      continue;
     }
-    if (!ticket.bound) continue;
-    EK_RETURN_IF_ERROR(Step(ticket));
+    if (requested_ != ticket->update) {
+      loader_->Request(ticket->update, ticket->epoch, ticket->positions);
+      requested_ = ticket->update;
+    }
+    EK_RETURN_IF_ERROR(Step(*ticket));
     MutexLock lock(mutex_);
     current_.reset();
   }
+}
+
+// Has the provisional ticket's samples read, if that is not asked for yet.
+void Worker::ReadAhead() {
+  std::optional<Ticket> ahead;
+  {
+    MutexLock lock(mutex_);
+    ahead = ahead_;
+  }
+  if (!ahead || requested_ == ahead->update) return;
+  loader_->Request(ahead->update, ahead->epoch, ahead->positions);
+  requested_ = ahead->update;
 }
 
 absl::Status Worker::LeaveInOrder() {
