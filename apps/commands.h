@@ -1,0 +1,25 @@
+// The subcommands of `evenkeel`.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "CLI/CLI.hpp"
+
+namespace evenkeel::apps {
+
+// What the command line asks for; gives the exit code.
+using Action = std::function<int()>;
+
+// Each adds a subcommand, which sets `chosen` when it is the one.
+void AddLaunchCommand(CLI::App& app, Action& chosen);
+void AddCheckCommand(CLI::App& app, Action& chosen);
+void AddExportCommand(CLI::App& app, Action& chosen);
+void AddDataCommand(CLI::App& app, Action& chosen);
+void AddStatusCommand(CLI::App& app, Action& chosen);
+void AddBenchCommand(CLI::App& app, Action& chosen);
+
+// The folder of this program's file.
+std::string ProgramFolder();
+
+}  // namespace evenkeel::apps

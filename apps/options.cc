@@ -1,0 +1,65 @@
+#include "options.h"
+
+#include "evenkeel/core/status.h"
+
+namespace evenkeel::apps {
+namespace {
+
+constexpr int kMaxThreads = 256;
+
+}  // namespace
+
+CLI::Option* AddExperimentOptions(CLI::App& app, std::string& experiment, std::vector<std::string>& overrides) {
+  CLI::Option* option = app.add_option("--experiment", experiment, "The experiment file (JSON)")->type_name("FILE");
+  app.add_option("--set", overrides,
+                 "Overrides a field of the experiment, as train.sync.mode=asp; may be given several times")
+      ->type_name("FIELD=VALUE")
+      ->allow_extra_args(false);
+  return option;
+}
+
+void AddClusterOptions(CLI::App& app, RoleOptions& options) {
+  app.add_option("--cluster", options.cluster, "The cluster file; without it the environment variable TF_CONFIG is read")
+      ->type_name("FILE");
+  app.add_option("--task", options.task, "Which task of the cluster this process is, over the file's task")
+      ->type_name("TYPE:INDEX");
+}
+
+void AddDataOption(CLI::App& app, std::string& data) {
+  app.add_option("--data", data, "The data folder, for ${EVENKEEL_DATA} in the experiment")
+      ->type_name("DIR")
+      ->envname("EVENKEEL_DATA");
+}
+
+void AddThreadsOption(CLI::App& app, int& threads) {
+  app.add_option("--threads", threads,
+                 "Threads that compute; without it this machine's cores are shared by the processes that the cluster "
+                 "lists for it")
+      ->type_name("N")
+      ->check(CLI::Range(1, kMaxThreads));
+}
+
+void AddLogLevelOption(CLI::App& app, std::string& level) {
+  app.add_option("--log-level", level, "debug, info, warning or error")
+      ->type_name("LEVEL")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+}
+
+std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kWrongInput);
+  }
+  return std::nullopt;
+}
+
+LogLevel ToLogLevel(const std::string& name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  return LogLevel::kInfo;
+}
+
+}  // namespace evenkeel::apps

@@ -1,0 +1,38 @@
+// What the command lines of all programs share.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "evenkeel/core/log.h"
+
+namespace evenkeel::apps {
+
+struct RoleOptions {
+  std::string experiment;
+  std::vector<std::string> overrides;
+  std::optional<std::string> cluster, task;
+  std::string model_dir, data, chief, bind_host;
+  int threads = 0;  // 0: a default
+  std::string log_level = "info";
+  int ready_fd = -1;
+  bool train = false;      // chief
+  bool evaluator = false;  // chief: one is expected
+};
+
+// --experiment and --set.
+CLI::Option* AddExperimentOptions(CLI::App& app, std::string& experiment, std::vector<std::string>& overrides);
+// --cluster and --task.
+void AddClusterOptions(CLI::App& app, RoleOptions& options);
+void AddDataOption(CLI::App& app, std::string& data);
+void AddThreadsOption(CLI::App& app, int& threads);
+void AddLogLevelOption(CLI::App& app, std::string& level);
+
+// Parses; the exit code to end with where there is nothing to run: 0 after --help, 2 for a wrong command line.
+std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv);
+
+LogLevel ToLogLevel(const std::string& name);
+
+}  // namespace evenkeel::apps

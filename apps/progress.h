@@ -1,0 +1,38 @@
+// How a job stands, for people: from the chief's status (chief_status JSON) and from summary.json.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "evenkeel/core/clock.h"
+
+namespace evenkeel::apps {
+
+// Several lines: the job, its speed, each worker, the last evaluation, whom it waits for. Empty for text that is no status.
+std::vector<std::string> StatusLines(std::string_view status_json);
+// The same in one line.
+std::string StatusLine(std::string_view status_json);
+// What a job leaves: status, speed, losses and metrics, best, fingerprint of the parameters, where outputs lie.
+std::vector<std::string> SummaryLines(std::string_view summary_json, const std::string& model_dir);
+
+// Shows a running job on standard output: one area redrawn in place on a terminal, else a line at a change, at most one
+// in five seconds.
+class Display {
+ public:
+  Display();
+  void Show(const std::string& status_json, TimePoint now);
+  // A line that stays.
+  void Say(const std::string& text);
+  // Leaves the area as it is.
+  void Finish();
+
+ private:
+  void Clear();
+  const bool terminal_;
+  std::vector<std::string> area_;
+  std::string last_line_;
+  TimePoint last_shown_{};
+};
+
+}  // namespace evenkeel::apps

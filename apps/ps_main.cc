@@ -1,0 +1,38 @@
+// evenkeel-ps: holds a part of the parameters and their optimizer slots.
+#include "evenkeel/core/status.h"
+#include "evenkeel/runtime/ps_runner.h"
+#include "evenkeel/transport/transports.h"
+#include "role.h"
+
+namespace evenkeel::apps {
+namespace {
+
+absl::Status Run(const RoleSetup& setup, StopSource& stop) {
+  PsOptions ps;
+  ps.name = setup.name;
+  ps.index = setup.index;
+  ps.chief_address = setup.chief_address;
+  ps.listen_address = ListenAddress(setup);
+  ps.advertised_host = setup.own_address.host;
+  ps.experiment_json = setup.experiment->canonical_json;
+  ps.spec_hash = setup.experiment->spec_hash;
+  ps.model_dir = setup.model_dir;
+  ps.chief_timeout = setup.experiment->membership.chief_timeout;
+  ps.threads = setup.threads;
+  const std::unique_ptr<Transport> transport = MakeGrpcTransport({});
+  return ListenErrorIsInput(RunPs(ps, *transport, Storage::Posix(), Clock::Real(), stop));
+}
+
+}  // namespace
+}  // namespace evenkeel::apps
+
+int main(int argc, char** argv) {
+  using namespace evenkeel::apps;
+  return RunRole(
+      evenkeel::Role::kPs, "A parameter server: holds a part of the parameters and their optimizer slots.", argc, argv,
+      [](CLI::App& app, RoleOptions& options) {
+        app.add_option("--chief", options.chief, "The chief's address, over the cluster's")->type_name("HOST:PORT");
+        app.add_option("--bind-host", options.bind_host, "Listens here instead of the cluster's host")->type_name("HOST");
+      },
+      Run);
+}

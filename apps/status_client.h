@@ -1,0 +1,32 @@
+// Asks a chief how its job stands, without joining it.
+//
+// Threading: one caller at a time.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "evenkeel/core/clock.h"
+#include "evenkeel/protocol/stream.h"
+
+namespace evenkeel::apps {
+
+class StatusClient {
+ public:
+  // `transport` outlives this object.
+  StatusClient(Transport& transport, std::string chief_address);
+  ~StatusClient();
+  // The chief's status, a JSON object. Keeps the stream for the next question. Errors: kUnavailable, kDeadlineExceeded
+  // name the address.
+  absl::StatusOr<std::string> Ask(Duration timeout);
+
+ private:
+  struct Exchange;
+  Transport& transport_;
+  const std::string address_;
+  std::shared_ptr<Exchange> exchange_;
+  std::shared_ptr<Stream> stream_;
+};
+
+}  // namespace evenkeel::apps

@@ -1,0 +1,106 @@
+"""The roles started by hand, in any order, with TF_CONFIG in the environment; and how they end."""
+import os
+import random
+import signal
+
+import harness
+from harness import check
+
+FAST = ["--set", "membership.lease_ms=2000", "--set", "membership.renew_ms=400", "--set", "membership.drain_ms=2000",
+        "--set", "membership.chief_timeout_ms=3000"]
+
+
+def test_wine_in_any_order(job):
+    data = harness.data_folder("wine-quality/winequality-white.csv")
+    experiment = os.path.join(job.source, "configs/experiments/wine_dnn.json")
+    cluster = job.cluster(ps=2, workers=2, evaluators=1)
+    more = ["--data", data, "--set", "train.epochs=3"]
+    starts = [("chief:0", [*more, "--train"]), ("ps:0", more[2:]), ("ps:1", more[2:]), ("worker:0", more),
+              ("worker:1", more), ("evaluator:0", more)]
+    random.Random(11).shuffle(starts)
+    running = [job.role(task, cluster, *arguments, experiment=experiment) for task, arguments in starts]
+    for process in running:
+        process.expect(0)
+    summary = job.summary()
+    check(summary["status"] == "finished", summary)
+    check(len(set(summary["samples_per_epoch"])) == 1 and len(summary["samples_per_epoch"]) == 3, summary)
+    check({worker["id"] for worker in summary["workers"]} == {"chief:0", "worker:0", "worker:1"}, summary["workers"])
+    check(summary["eval"]["rmse"] < 1.5, summary["eval"])
+    job.expect_nothing_left()
+
+
+def start_all(job, epochs, *more):
+    cluster = job.cluster(ps=2, workers=2)
+    arguments = [*FAST, "--set", f"train.epochs={epochs}", *more]
+    tasks = ["worker:0", "ps:1", "chief:0", "worker:1", "ps:0"]
+    return cluster, arguments, {task: job.role(task, cluster, *arguments) for task in tasks}
+
+
+def test_an_unlisted_worker_joins(job):
+    cluster, arguments, all_roles = start_all(job, 100000, "--set", "train.max_commits=4000")
+    all_roles["worker:0"].wait_for("admitted")
+    extra = job.start("extra", ["evenkeel-worker", "--chief", cluster["cluster"]["chief"][0], "--experiment",
+                                job.experiment, *arguments])
+    for process in [extra, *all_roles.values()]:
+        process.expect(0)
+    check(len(job.summary()["workers"]) == 3, job.summary()["workers"])
+
+
+def test_sigterm_to_the_chief_stops_all_in_good_order(job):
+    _, _, all_roles = start_all(job, 100000)
+    all_roles["worker:0"].wait_for("admitted")
+    all_roles["chief:0"].popen.send_signal(signal.SIGTERM)
+    for process in all_roles.values():
+        process.expect(0, 10)
+    check(job.summary()["status"] == "stopped", job.summary())
+
+
+def test_killed_chief_ends_all_within_its_timeout(job):
+    _, _, all_roles = start_all(job, 100000)
+    all_roles["worker:0"].wait_for("admitted")
+    all_roles["chief:0"].popen.kill()
+    for name, process in all_roles.items():
+        if name != "chief:0":
+            process.expect(4, 15)
+            check("chief" in process.output(), process.output())
+
+
+def test_sigterm_to_a_worker_is_an_orderly_leave(job):
+    _, _, all_roles = start_all(job, 100000)
+    all_roles["worker:1"].wait_for("admitted")
+    all_roles["worker:1"].popen.send_signal(signal.SIGTERM)
+    all_roles["worker:1"].expect(0, 10)
+    all_roles["chief:0"].popen.send_signal(signal.SIGTERM)
+    for process in all_roles.values():
+        process.expect(0, 10)
+
+
+def test_members_wait_for_the_chief_with_a_deadline(job):
+    cluster = job.cluster()
+    for task in ["ps:0", "worker:0"]:
+        process = job.role(task, cluster, *FAST)
+        process.expect(4, 15)
+        check(cluster["cluster"]["chief"][0] in process.output(), process.output())
+
+
+def test_second_signal_ends_a_role_at_once(job):
+    process = job.role("worker:0", job.cluster(), "--set", "membership.chief_timeout_ms=60000",
+                       "--set", "membership.drain_ms=30000")
+    process.wait_for("waiting for the chief")
+    process.popen.send_signal(signal.SIGINT)
+    process.popen.send_signal(signal.SIGTERM)
+    check(process.wait(10) in (0, 130), process.output())
+
+
+def test_status_of_a_running_job(job):
+    cluster, _, all_roles = start_all(job, 100000)
+    all_roles["worker:1"].wait_for("admitted")
+    chief = cluster["cluster"]["chief"][0]
+    status = job.start("status", ["evenkeel", "status", "--chief", chief])
+    status.expect(0)
+    check("worker:1" in status.output() and "step" in status.output(), status.output())
+    nobody = job.start("status", ["evenkeel", "status", "--chief", f"127.0.0.1:{harness.free_port()}"])
+    nobody.expect(4)
+
+
+harness.main(globals())

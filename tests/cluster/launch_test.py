@@ -1,0 +1,167 @@
+"""`evenkeel launch`: whole jobs as processes of this machine."""
+import os
+import re
+import signal
+
+import harness
+from harness import check
+
+QUICK = ["--set", "membership.lease_ms=2000", "--set", "membership.renew_ms=400", "--set", "membership.drain_ms=2000"]
+
+
+def test_finishes_and_sums_up(job):
+    run = job.launch("--ps", "2", "--workers", "2", *QUICK)
+    run.expect(0)
+    job.expect_nothing_left()
+    summary = job.summary()
+    check(summary["status"] == "finished", summary)
+    check(summary["samples_per_epoch"] == [480] * 5, summary["samples_per_epoch"])
+    check(summary["commits"] == 50, summary["commits"])
+    check(summary["samples_trained"] == 2400, summary["samples_trained"])
+    check(re.fullmatch("[0-9a-f]{64}", summary["parameters_sha256"]), summary["parameters_sha256"])
+    check(summary["train_loss"] < 0.2, summary["train_loss"])
+    check(len(summary["workers"]) == 2, summary["workers"])
+    check("finished: 50 commits" in run.output(), run.output())
+    check(job.model_dir in run.output(), run.output())
+
+
+def test_evaluator_gives_the_final_score(job):
+    run = job.launch("--ps", "1", "--workers", "2", "--evaluator", *QUICK)
+    run.expect(0)
+    job.expect_nothing_left()
+    summary = job.summary()
+    check(summary["eval"]["rmse"] < 0.3, summary["eval"])
+    check(summary["best"]["metric"] == "rmse", summary["best"])
+    out = job.path("best.safetensors")
+    export = job.start("export", ["evenkeel", "export", "--model-dir", job.model_dir, "--checkpoint", "best", "--out", out])
+    export.expect(0)
+    check(os.path.getsize(out) > 0, "empty export")
+
+
+def test_same_command_again_finds_the_job_finished(job):
+    job.launch(*QUICK).expect(0)
+    before = job.summary()
+    job.launch(*QUICK).expect(0)
+    check(job.summary() == before, "the summary changed")
+    job.expect_nothing_left()
+
+
+def test_same_seed_gives_the_same_bits(job):
+    sums = set()
+    for name in ["first", "second"]:
+        job.model_dir = job.path(name)
+        job.launch("--ps", "2", "--workers", "2", *QUICK).expect(0)
+        sums.add(job.summary()["parameters_sha256"])
+    check(len(sums) == 1, sums)
+
+
+def test_chief_that_trains(job):
+    job.launch("--chief-trains", "--ps", "1", "--workers", "1", *QUICK).expect(0)
+    check({worker["id"] for worker in job.summary()["workers"]} == {"chief:0", "worker:0"}, job.summary()["workers"])
+    job.expect_nothing_left()
+
+
+def test_chief_trains_alone(job):
+    job.launch("--chief-trains", "--ps", "1", "--workers", "0", *QUICK).expect(0)
+    check(job.summary()["commits"] == 50, job.summary())
+
+
+def test_modes(job):
+    for mode in ["asp", "ssp"]:
+        job.model_dir = job.path(mode)
+        job.launch("--ps", "2", "--workers", "2", "--set", f"train.sync.mode={mode}", "--set",
+                   f"train.sync.staleness={1 if mode == 'ssp' else 0}", *QUICK).expect(0)
+        check(job.summary()["samples_per_epoch"] == [480] * 5, job.summary()["samples_per_epoch"])
+
+
+def long_job(job, *arguments):
+    run = job.launch("--ps", "2", "--workers", "2", "--set", "train.epochs=100000", *QUICK, *arguments)
+    run.wait_for(r"step [1-9]")
+    return run
+
+
+def pid_of(job, name):
+    """Of a role of a launched job, by its task in TF_CONFIG."""
+    kind, index = name.split(":")
+    for folder in os.listdir("/proc"):
+        if not folder.isdigit():
+            continue
+        try:
+            with open(f"/proc/{folder}/cmdline", "rb") as file:
+                command = file.read()
+            with open(f"/proc/{folder}/environ", "rb") as file:
+                environment = file.read()
+        except OSError:
+            continue
+        if job.folder.encode() in command and f"evenkeel-{kind}\0".encode() in command:
+            if f'"type":"{kind}","index":{index}'.encode() in environment:
+                return int(folder)
+    raise AssertionError(f"no process {name}")
+
+
+def test_interrupt_stops_with_a_checkpoint_and_the_job_goes_on(job):
+    run = long_job(job)
+    run.popen.send_signal(signal.SIGINT)
+    run.expect(130, 30)
+    job.expect_nothing_left()
+    first = job.summary()
+    check(first["status"] == "stopped", first)
+    again = job.launch("--ps", "1", "--workers", "1", "--set", f"train.max_commits={first['commits'] + 20}",
+                       "--set", "train.epochs=100000", *QUICK)
+    again.expect(0)
+    check(job.summary()["commits"] == first["commits"] + 20, job.summary())
+
+
+def test_second_interrupt_kills(job):
+    run = long_job(job)
+    run.popen.send_signal(signal.SIGINT)
+    run.popen.send_signal(signal.SIGINT)
+    run.wait_for("stopping|killing", 5) if run.popen.poll() is None else None
+    run.popen.send_signal(signal.SIGINT) if run.popen.poll() is None else None
+    run.expect(130, 10)
+    job.expect_nothing_left()
+
+
+def test_killed_worker_does_not_end_the_job(job):
+    run = job.launch("--ps", "1", "--workers", "3", "--set", "train.epochs=60", *QUICK)
+    run.wait_for(r"step [1-9]")
+    os.kill(pid_of(job, "worker:1"), signal.SIGKILL)
+    run.expect(0)
+    check("worker:1 ended with signal 9 (Killed)" in run.output(), run.output())
+    check(job.summary()["samples_per_epoch"] == [480] * 60, job.summary()["samples_per_epoch"])
+    job.expect_nothing_left()
+
+
+def test_killed_server_ends_all(job):
+    run = long_job(job)
+    os.kill(pid_of(job, "ps:1"), signal.SIGKILL)
+    check(run.wait(30) != 0, "exit code 0")
+    check("ps:1 ended with signal 9 (Killed)" in run.output(), run.output())
+    job.expect_nothing_left()
+
+
+def test_killed_chief_ends_all(job):
+    run = long_job(job)
+    os.kill(pid_of(job, "chief:0"), signal.SIGKILL)
+    check(run.wait(30) == 1, "exit code")
+    check("chief:0 ended with signal 9 (Killed)" in run.output(), run.output())
+    job.expect_nothing_left()
+
+
+def test_killed_launcher_leaves_nothing(job):
+    run = long_job(job)
+    run.popen.kill()
+    run.wait()
+    job.expect_nothing_left(5)
+
+
+def test_fashion_mlp(job):
+    if not os.path.exists("/usr/share/datasets/fashion-mnist"):
+        harness.data_folder("fashion-mnist")
+    experiment = os.path.join(job.source, "configs/experiments/fashion_mlp.json")
+    job.launch("--ps", "2", "--workers", "2", "--set", "train.max_commits=50", *QUICK, experiment=experiment).expect(0)
+    check(job.summary()["commits"] == 50, job.summary())
+    job.expect_nothing_left()
+
+
+harness.main(globals())
