@@ -351,7 +351,9 @@ absl::Status PsProcess::Run(StopSource& stop) {
   stop.Unsubscribe(subscription);
   Shutdown();
   MutexLock lock(mutex_);
-  return *result_;
+  absl::Status result = *std::move(result_);
+  result_.reset();
+  return result;
 }
 
 // A snapshot under way is finished; work not begun is dropped. Then what is queued goes out, within `drain`.
@@ -376,6 +378,7 @@ void PsProcess::Shutdown() {
   MutexLock lock(mutex_);
   while (chief_ && chief_closed_.WaitUntil(mutex_, deadline)) {
   }
+  ++connection_;  // whatever still comes on the former one is ignored
   chief_.reset();
   sessions_.clear();
   shard_.reset();
