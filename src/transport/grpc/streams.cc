@@ -184,19 +184,15 @@ void GrpcStream::Pump() {
 
 void GrpcStream::Arm(Duration timeout, absl::Status reason) {
   auto alarm = std::make_shared<grpc::Alarm>();
-  std::shared_ptr<grpc::Alarm> replaced;
-  {
-    MutexLock lock(mutex_);
-    if (ended_) return;
-    replaced = std::exchange(alarm_, alarm);
-  }
-  if (replaced != nullptr) replaced->Cancel();
   std::weak_ptr<GrpcStream> weak = weak_from_this();
   auto deadline = std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::microseconds>(timeout);
   alarm->Set(deadline, [weak, reason = std::move(reason)](bool expired) {
     if (!expired) return;
     if (std::shared_ptr<GrpcStream> stream = weak.lock()) stream->Cancel(reason);
   });
+  // Known to other threads only now: an alarm must not be cancelled while it is being set. The last hold cancels it.
+  MutexLock lock(mutex_);
+  if (!ended_) alarm_.swap(alarm);
 }
 
 void GrpcStream::Connected() {

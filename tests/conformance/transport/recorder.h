@@ -52,6 +52,7 @@ class Recorder final : public StreamHandler {
       if (inside_) overlapped_ = true;
       inside_ = true;
       received_.push_back({number, BytesOf(payload)});
+      changed_.NotifyAll();
     }
     if (reaction_) reaction_(stream, number, payload);
     MutexLock lock(mutex_);
@@ -67,6 +68,7 @@ class Recorder final : public StreamHandler {
     changed_.NotifyAll();
   }
 
+  // The reaction to the last one may still be going on.
   std::vector<Received> WaitForMessages(std::size_t count) {
     MutexLock lock(mutex_);
     WaitUntil([&] { return received_.size() >= count || closed_ > 0; });

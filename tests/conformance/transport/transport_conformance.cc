@@ -250,6 +250,8 @@ TRANSPORT_TEST("a peer that reads nothing exhausts the queue's bound, not memory
   auto listener = MustListen(*transport, host.acceptor());
   auto client = std::make_shared<Recorder>();
   auto stream = ConnectTo(*transport, *listener, client);
+  REQUIRE(stream->Send(Numbered(0)).ok());
+  host.Wait(0).second->WaitForMessages(1);
   PayloadOut payload = MakePayload(1 << 20, 1);
   absl::Status status;
   for (int i = 0; i < 1000 && status.ok(); ++i) status = stream->Send(Numbered(1), payload);
