@@ -24,6 +24,9 @@
 namespace evenkeel {
 namespace {
 
+// Before asking a server again that said "retry".
+constexpr Duration kRetryPause = std::chrono::milliseconds(5);
+
 class Worker {
  public:
   Worker(const WorkerOptions& options, Transport& transport, const Clock& clock, StopSource& stop)
@@ -83,8 +86,6 @@ class Worker {
   struct Staging {
     UpdateId update;
     StepResult result;
-    bool complete = false;  // all buckets computed
-    std::vector<bool> bucket_ready;
   };
 
   Mutex mutex_;
@@ -98,11 +99,12 @@ class Worker {
   std::optional<UpdateId> current_ ABSL_GUARDED_BY(mutex_);  // in the step loop's hands
   std::optional<Outcome> outcome_ ABSL_GUARDED_BY(mutex_);   // of current_
   Staging staging_ ABSL_GUARDED_BY(mutex_);
-  std::vector<int> restage_ ABSL_GUARDED_BY(mutex_);   // servers whose stream is fresh
+  // When to stage everything once more, by server: at once on a fresh stream, after a pause when it said retry.
+  std::vector<TimePoint> restage_at_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<int, std::vector<std::int32_t>>> missing_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t pull_request_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<bool> pulled_ ABSL_GUARDED_BY(mutex_);           // by server, for pull_request_
-  std::vector<bool> pull_again_ ABSL_GUARDED_BY(mutex_);
+  std::vector<TimePoint> pull_at_ ABSL_GUARDED_BY(mutex_);     // when to ask (again), by server
   std::vector<Version> pulled_version_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -202,8 +204,9 @@ void Worker::OnServerMessage(int server, Message message, const PayloadIn& paylo
   } else if (auto* refuse = std::get_if<Refuse>(&message.body)) {
     if (refuse->reason == RefuseReason::kRetry) {
       // A pull that came too early, or a stage whose slot is not free yet.
-      if (!pulled_.empty() && !pulled_[index]) pull_again_[index] = true;
-      if (refuse->update == staging_.update && staging_.complete) restage_.push_back(server);
+      const TimePoint later = clock_.Now() + kRetryPause;
+      if (!pulled_[index]) pull_at_[index] = later;
+      if (refuse->update == staging_.update) restage_at_[index] = later;
     } else if (refuse->reason == RefuseReason::kStaleIncarnation || refuse->reason == RefuseReason::kForeignJob) {
       if (!end_) {
         end_ = absl::PermissionDeniedError(
@@ -276,9 +279,9 @@ absl::Status Worker::Connect() {
   {
     MutexLock lock(mutex_);
     pulled_.assign(welcome.servers.size(), true);
-    pull_again_.assign(welcome.servers.size(), false);
+    pull_at_.assign(welcome.servers.size(), kNever);
+    restage_at_.assign(welcome.servers.size(), kNever);
     pulled_version_.resize(welcome.servers.size());
-    staging_.bucket_ready.assign(buffers_->layout().buckets().size(), false);
   }
   for (std::size_t i = 0; i < welcome.servers.size(); ++i) {
     const int server = static_cast<int>(i);
@@ -288,8 +291,9 @@ absl::Status Worker::Connect() {
             [this] { return session_->envelope(); },
             [this, server] {
               MutexLock lock(mutex_);
-              if (!pulled_[static_cast<std::size_t>(server)]) pull_again_[static_cast<std::size_t>(server)] = true;
-              restage_.push_back(server);
+              const TimePoint now = clock_.Now();
+              if (!pulled_[static_cast<std::size_t>(server)]) pull_at_[static_cast<std::size_t>(server)] = now;
+              restage_at_[static_cast<std::size_t>(server)] = now;
               changed_.NotifyAll();
             },
             [this] {
@@ -324,6 +328,8 @@ absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, Done d
       const TimePoint now = clock_.Now();
       if (now >= deadline) return absl::DeadlineExceededError(absl::StrCat("waited too long for ", what));
       TimePoint wake = deadline;
+      for (TimePoint due : pull_at_) wake = std::min(wake, due > now ? due : kNever);
+      for (TimePoint due : restage_at_) wake = std::min(wake, due > now ? due : kNever);
       TimePoint attempt = kNever;
       for (const auto& link : links_) {
         attempt = std::min(attempt, link->NextAttempt());
@@ -355,7 +361,7 @@ absl::Status Worker::PullParameters(const Ticket& ticket, double* seconds) {
     MutexLock lock(mutex_);
     ++pull_request_;
     pulled_.assign(pulled_.size(), false);
-    pull_again_.assign(pull_again_.size(), true);
+    pull_at_.assign(pull_at_.size(), start);
   }
   for (;;) {
     std::vector<int> ask;
@@ -363,10 +369,10 @@ absl::Status Worker::PullParameters(const Ticket& ticket, double* seconds) {
     {
       MutexLock lock(mutex_);
       request = pull_request_;
-      for (std::size_t i = 0; i < pull_again_.size(); ++i) {
-        if (pull_again_[i] && links_[i]->up()) {
+      for (std::size_t i = 0; i < pull_at_.size(); ++i) {
+        if (pull_at_[i] <= clock_.Now() && links_[i]->up()) {
           ask.push_back(static_cast<int>(i));
-          pull_again_[i] = false;
+          pull_at_[i] = kNever;
         }
       }
     }
@@ -378,7 +384,7 @@ absl::Status Worker::PullParameters(const Ticket& ticket, double* seconds) {
       if (outcome_ && outcome_->update == *current_) return true;
       bool all = true;
       for (std::size_t i = 0; i < pulled_.size(); ++i) {
-        if (pull_again_[i] && links_[i]->up()) return true;
+        if (pull_at_[i] <= clock_.Now() && links_[i]->up()) return true;
         all = all && pulled_[i];
       }
       return all;
@@ -472,8 +478,7 @@ absl::Status Worker::Step(const Ticket& ticket) {
   {
     MutexLock lock(mutex_);
     staging_.update = ticket.update;
-    staging_.complete = false;
-    restage_.clear();
+    restage_at_.assign(restage_at_.size(), kNever);
     missing_.clear();
   }
   at = clock_.Now();
@@ -484,7 +489,6 @@ absl::Status Worker::Step(const Ticket& ticket) {
   {
     MutexLock lock(mutex_);
     staging_.result = result;
-    staging_.complete = true;
   }
   if (Cancelled(ticket.update)) return absl::OkStatus();
   for (int server = 0; server < server_count(); ++server) StageClosing(server);
@@ -498,7 +502,7 @@ absl::Status Worker::AwaitOutcome(UpdateId update) {
   for (;;) {
     EK_RETURN_IF_ERROR(
         WaitFor(absl::StrCat("the outcome of ", ToString(update)), kNever, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-          return (outcome_ && outcome_->update == update) || !restage_.empty() || !missing_.empty() ||
+          return (outcome_ && outcome_->update == update) || !missing_.empty() ||
                  (ahead_ && ahead_->update != requested_);
         }));
     ReadAhead();
@@ -507,7 +511,11 @@ absl::Status Worker::AwaitOutcome(UpdateId update) {
     {
       MutexLock lock(mutex_);
       if (end_ || (outcome_ && outcome_->update == update)) return absl::OkStatus();
-      restage.swap(restage_);
+      for (std::size_t i = 0; i < restage_at_.size(); ++i) {
+        if (restage_at_[i] > clock_.Now()) continue;
+        restage.push_back(static_cast<int>(i));
+        restage_at_[i] = kNever;
+      }
       missing.swap(missing_);
     }
     for (int server : restage) StageAll(server);
