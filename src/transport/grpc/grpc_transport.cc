@@ -104,7 +104,7 @@ class GrpcTransport final : public Transport {
 
   std::shared_ptr<Stream> Connect(Service service, const std::string& address, std::shared_ptr<StreamHandler> handler,
                                   Duration timeout) override {
-    auto stream = std::make_shared<ClientStream>(address, options_, streams_);
+    auto stream = std::make_shared<ClientStream>(address, options_, streams_, reaper_);
     EK_CHECK(streams_->Add(stream));
     stream->Start(MethodOf(service), std::move(handler), timeout);
     return stream;
@@ -113,6 +113,7 @@ class GrpcTransport final : public Transport {
  private:
   const GrpcOptions options_;
   const std::shared_ptr<StreamRegistry> streams_ = std::make_shared<StreamRegistry>();
+  ConnectionReaper reaper_;
 };
 
 // gRPC's own log lines join ours; its errors about single connections are no errors of the job.

@@ -61,6 +61,39 @@ void StreamRegistry::WaitUntilEmpty() const {
   while (!streams_.empty()) changed_.Wait(mutex_);
 }
 
+// --------------------------------------------------------------------------------------------------- connections
+
+Connection::Connection(const std::string& address, const GrpcOptions& options)
+    : channel(MakeChannel(address, options)), stub(channel) {}
+
+ConnectionReaper::ConnectionReaper() : thread_([this] { Run(); }) {}
+
+ConnectionReaper::~ConnectionReaper() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  thread_.join();
+}
+
+void ConnectionReaper::Take(std::unique_ptr<Connection> connection) {
+  MutexLock lock(mutex_);
+  connections_.push_back(std::move(connection));
+  changed_.NotifyAll();
+}
+
+void ConnectionReaper::Run() {
+  bool stopping = false;
+  while (!stopping) {
+    std::vector<std::unique_ptr<Connection>> taken;
+    MutexLock lock(mutex_);
+    while (connections_.empty() && !stopping_) changed_.Wait(mutex_);
+    taken.swap(connections_);
+    stopping = stopping_;
+  }
+}
+
 // ------------------------------------------------------------------------------------------------ the shared state
 
 absl::Status GrpcStream::Send(Message message, PayloadOut payload) {
@@ -278,17 +311,20 @@ void GrpcStream::Done(const absl::Status& status) {
   if (alarm != nullptr) alarm->Cancel();
   // The handler often holds the stream: dropping it here breaks the circle.
   std::exchange(handler_, nullptr)->OnClosed(*this, reason);
+  ReleaseCall();
   registry_->Remove(self);
 }
 
 // -------------------------------------------------------------------------------------------------------- client
 
 ClientStream::ClientStream(const std::string& address, const GrpcOptions& options,
-                           std::shared_ptr<StreamRegistry> registry)
-    : GrpcStream(address, options, std::move(registry)), channel_(MakeChannel(address, options)), stub_(channel_) {}
+                           std::shared_ptr<StreamRegistry> registry, ConnectionReaper& reaper)
+    : GrpcStream(address, options, std::move(registry)),
+      reaper_(reaper),
+      connection_(std::make_unique<Connection>(address, options)) {}
 
 void ClientStream::Start(const std::string& method, std::shared_ptr<StreamHandler> handler, Duration timeout) {
-  stub_.PrepareBidiStreamingCall(&context_, method, grpc::StubOptions(), this);
+  connection_->stub.PrepareBidiStreamingCall(&connection_->context, method, grpc::StubOptions(), this);
   AddHold();
   auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
   Arm(timeout, absl::UnavailableError(absl::StrCat("[connect] no answer from ", peer_, " within ", ms, " ms")));

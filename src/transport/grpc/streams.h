@@ -16,6 +16,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -44,6 +45,32 @@ class StreamRegistry {
   std::set<std::shared_ptr<GrpcStream>> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
+// What a client stream needs of gRPC, to be destroyed together.
+struct Connection {
+  Connection(const std::string& address, const GrpcOptions& options);
+  const std::shared_ptr<grpc::Channel> channel;
+  grpc::GenericStub stub;
+  grpc::ClientContext context;
+};
+
+// Destroys connections on a thread of its own: the last channel to go joins gRPC's callback threads, so it must not go
+// on one of them. Thread-safe.
+class ConnectionReaper {
+ public:
+  ConnectionReaper();
+  ~ConnectionReaper();  // when all are destroyed
+  void Take(std::unique_ptr<Connection> connection);
+
+ private:
+  void Run();
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::unique_ptr<Connection>> connections_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
 // What client and server sides share.
 class GrpcStream : public Stream, public std::enable_shared_from_this<GrpcStream> {
  public:
@@ -65,6 +92,8 @@ class GrpcStream : public Stream, public std::enable_shared_from_this<GrpcStream
   virtual void IssueEnd(const absl::Status& status) = 0;
   // After Close, when all is written. Ends in WriteDone unless EndsByItself().
   virtual void IssueHalfClose() = 0;
+  // The call is over; gRPC's part of it may go.
+  virtual void ReleaseCall() {}
   // Whether this side ends the call once it has nothing more to say; else only the peer's end does.
   virtual bool EndsByItself() const = 0;
 
@@ -112,13 +141,15 @@ class GrpcStream : public Stream, public std::enable_shared_from_this<GrpcStream
 
 class ClientStream final : public GrpcStream, public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  ClientStream(const std::string& address, const GrpcOptions& options, std::shared_ptr<StreamRegistry> registry);
+  // `reaper` outlives the call.
+  ClientStream(const std::string& address, const GrpcOptions& options, std::shared_ptr<StreamRegistry> registry,
+               ConnectionReaper& reaper);
   void Start(const std::string& method, std::shared_ptr<StreamHandler> handler, Duration timeout);
 
  private:
   void IssueRead(grpc::ByteBuffer* buffer) override { StartRead(buffer); }
   void IssueWrite(const grpc::ByteBuffer* buffer) override { StartWrite(buffer); }
-  void IssueCancel() override { context_.TryCancel(); }
+  void IssueCancel() override { connection_->context.TryCancel(); }
   void IssueEnd(const absl::Status&) override { RemoveHold(); }
   void IssueHalfClose() override { StartWritesDone(); }
   bool EndsByItself() const override { return false; }
@@ -128,10 +159,10 @@ class ClientStream final : public GrpcStream, public grpc::ClientBidiReactor<grp
   void OnWriteDone(bool ok) override { WriteDone(ok); }
   void OnWritesDoneDone(bool ok) override { WriteDone(ok); }
   void OnDone(const grpc::Status& status) override;
+  void ReleaseCall() override { reaper_.Take(std::move(connection_)); }
 
-  std::shared_ptr<grpc::Channel> channel_;
-  grpc::GenericStub stub_;
-  grpc::ClientContext context_;
+  ConnectionReaper& reaper_;
+  std::unique_ptr<Connection> connection_;
 };
 
 class ServerStream final : public GrpcStream, public grpc::ServerGenericBidiReactor {
