@@ -502,8 +502,10 @@ absl::Status Worker::AwaitOutcome(UpdateId update) {
   for (;;) {
     EK_RETURN_IF_ERROR(
         WaitFor(absl::StrCat("the outcome of ", ToString(update)), kNever, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+          const TimePoint now = clock_.Now();
           return (outcome_ && outcome_->update == update) || !missing_.empty() ||
-                 (ahead_ && ahead_->update != requested_);
+                 (ahead_ && ahead_->update != requested_) ||
+                 std::any_of(restage_at_.begin(), restage_at_.end(), [now](TimePoint due) { return due <= now; });
         }));
     ReadAhead();
     std::vector<int> restage;
