@@ -93,7 +93,7 @@ bool ServerLink::up() const {
 
 TimePoint ServerLink::down_since() const {
   MutexLock lock(mutex_);
-  return up_ ? kNever : down_since_;
+  return up_ || closed_ ? kNever : down_since_;
 }
 
 std::string ServerLink::last_error() const {

@@ -574,6 +574,7 @@ void Worker::ReadAhead() {
 
 absl::Status Worker::LeaveInOrder() {
   LogInfo(absl::StrCat("leaving: ", stop_.reason()));
+  for (auto& link : links_) link->Close();  // servers hear of the leave from the chief; their refusals say nothing new
   session_->Leave(stop_.reason(), options_.experiment.membership.drain);
   const absl::Status status =
       WaitFor("the chief's goodbye", clock_.Now() + options_.experiment.membership.drain, [] { return false; });
