@@ -120,7 +120,12 @@ def test_command_line(job):
 
 
 def data_worker(job, source, **more):
-    experiment = job.write_experiment("data.json", {"input": dict({"train": source}, **more)})
+    changes = {"input": dict({"train": source}, **more)}
+    if "classes" in more:
+        changes["model"] = {"layers": [{"flatten": {}}, {"dense": {"units": more["classes"]}}],
+                            "loss": {"type": "softmax_cross_entropy"}}
+        changes["eval"] = {"metrics": ["accuracy"]}
+    experiment = job.write_experiment("data.json", changes)
     return job.start("worker", ["evenkeel-worker", "--chief", "127.0.0.1:1", "--experiment", experiment])
 
 
@@ -198,7 +203,7 @@ def test_other_experiment(job):
 
 def test_two_jobs_in_one_model_dir(job):
     first = job.launch(*FAST, "--set", "train.epochs=100000")
-    first.wait_for(r"step [1-9]")
+    job.wait_for_log("worker-0.log", "admitted")
     expect_wrong(job.launch(*FAST), re.escape(job.model_dir), "in use")
     first.popen.terminate()
     first.expect(130, 30)

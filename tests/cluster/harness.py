@@ -163,9 +163,20 @@ class Job:
             time.sleep(0.05)
         check(not self.left_processes(), f"processes are left: {self.left_processes()}")
 
+    def wait_for_log(self, name, pattern, seconds=DEADLINE_SECONDS):
+        """Until a log of a job that was launched has a match."""
+        path = os.path.join(self.model_dir, "logs", name)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            with contextlib.suppress(FileNotFoundError), open(path, errors="replace") as file:
+                if re.search(pattern, file.read()):
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"{path} did not say '{pattern}' in {seconds} s")
+
     def logs(self):
-        """The ends of all logs of a job that was launched."""
-        text = ""
+        """The ends of all logs, also those of a job that was launched."""
+        text = "".join(f"--- {process.name}\n{process.output()[-3000:]}" for process in self.processes)
         for name in sorted(glob.glob(os.path.join(self.model_dir, "logs", "*.log"))):
             with open(name, errors="replace") as file:
                 text += f"--- {os.path.basename(name)}\n{file.read()[-3000:]}"
