@@ -182,6 +182,7 @@ absl::StatusOr<std::string> CheckModelDir(const std::string& model_dir) {
     return absl::InvalidArgumentError("none is given: --model-dir, or model_dir in the cluster file");
   }
   Storage& storage = Storage::Posix();
+  const bool made = !storage.Exists(model_dir);
   EK_RETURN_IF_ERROR(storage.MakeFolder(model_dir));
   const std::string nonce = absl::StrFormat("%016x", RandomNonce());
   const std::string path = JoinPath(model_dir, absl::StrCat("check-", nonce));
@@ -194,6 +195,7 @@ absl::StatusOr<std::string> CheckModelDir(const std::string& model_dir) {
     if (read.ok() && *read != nonce) status = absl::DataLossError(absl::StrCat(renamed, " reads back differently"));
   }
   (void)storage.Remove(status.ok() ? renamed : path);
+  if (made) (void)storage.RemoveFolder(model_dir);
   EK_RETURN_IF_ERROR(status);
   return absl::StrCat(model_dir, " can be written");
 }

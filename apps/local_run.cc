@@ -27,7 +27,7 @@ constexpr Duration kTick = std::chrono::milliseconds(500);
 constexpr Duration kStatusTimeout = std::chrono::milliseconds(400);
 constexpr Duration kStartTimeout = std::chrono::seconds(60);
 constexpr Duration kGraceOverDrain = std::chrono::seconds(2);
-// A server that ends with an error may only have heard of the job's end before the chief is through with it.
+// A member that says that the job failed has it from the chief, which is not through with the end yet.
 constexpr Duration kChiefMayFollow = std::chrono::seconds(5);
 constexpr int kLogLines = 5;
 
@@ -151,15 +151,17 @@ void LocalRun::OnEnded(int process) {
   if (process == kChief || entry.exit->ok() || told_ > 0 || give_up_at_) return;
   const TimePoint now = Now();
   const int code = entry.exit->signalled ? static_cast<int>(ExitCode::kFailed) : entry.exit->value;
+  const bool of_the_job = !entry.exit->signalled && code == static_cast<int>(ExitCode::kFailed);
+  const Duration chief_may_follow = of_the_job ? kChiefMayFollow : Duration::zero();
   if (IsServer(entry.name)) {
     Report(process, "the job cannot go on without it; all stop");
-    give_up_at_ = entry.exit->signalled ? now : now + kChiefMayFollow;
+    give_up_at_ = now + chief_may_follow;
     failure_code_ = code;
   } else if (IsWorker(entry.name)) {
     const bool others = AnyTrainer();
     Report(process, others ? "the job goes on with the others" : "nobody is left to train; all stop");
     if (others) return;
-    give_up_at_ = now + (entry.exit->signalled ? Duration::zero() : kChiefMayFollow);
+    give_up_at_ = now + chief_may_follow;
     failure_code_ = code;
   } else {
     Report(process, "the job goes on without it");
@@ -177,7 +179,9 @@ void LocalRun::Report(int process, const std::string& consequence) {
 
 // The chief has ended, or all were stopped: lets the others end by themselves, then makes them.
 int LocalRun::FinishAfterChief() {
-  const TimePoint until = Now() + grace_;
+  // Those of a chief that was killed would only wait for it.
+  const bool told = group_.running(kChief) || !group_.entries()[kChief].exit->signalled;
+  const TimePoint until = Now() + (told ? grace_ : Duration::zero());
   while (group_.running_count() > 0 && Now() < until && interrupts_->load() < 2) group_.Wait(until);
   if (interrupts_->load() < 2) group_.Stop(grace_);
   group_.Kill();

@@ -1,0 +1,180 @@
+"""The promises on real data, with real processes: samples counted once, the same bits, resuming after a kill."""
+import array
+import contextlib
+import json
+import math
+import os
+import random
+import signal
+import struct
+import subprocess
+
+import harness
+from harness import Skipped, check
+
+FASHION = "/usr/share/datasets/fashion-mnist"
+
+
+def experiment(job, name):
+    if not os.path.exists(os.path.join(os.environ.get("FASHION_MNIST", FASHION), "train-images-idx3-ubyte.gz")):
+        raise Skipped("Fashion-MNIST is not here")
+    return os.path.join(job.source, "configs", "experiments", name)
+
+
+def sets(**fields):
+    return [word for field, value in fields.items() for word in ("--set", f"{field.replace('__', '.')}={value}")]
+
+
+def parameters(job):
+    """The newest checkpoint's tensors, as one list a name."""
+    out = job.path("parameters.safetensors")
+    export = job.start("export", ["evenkeel", "export", "--model-dir", job.model_dir, "--checkpoint", "latest", "--out", out])
+    export.expect(0)
+    with open(out, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        data = file.read()
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        tensors[name] = array.array("f", data[begin:end])
+    return tensors
+
+
+def relative_difference(a, b):
+    check(a.keys() == b.keys(), "other tensors")
+    difference = sum((x - y) ** 2 for name in a for x, y in zip(a[name], b[name]))
+    return math.sqrt(difference / sum(x * x for name in a for x in a[name]))
+
+
+def records(job):
+    output = subprocess.run([os.path.join(job.bin, "..", "tests", "log_facts"), job.model_dir], check=True,
+                            capture_output=True, text=True).stdout
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def commits(job):
+    return [record for record in records(job) if record["record"] == "commit"]
+
+
+def test_any_number_of_workers_and_servers_ends_alike(job):
+    file = experiment(job, "fashion_mlp.json")
+    reference, sums = None, {}
+    for workers, servers, name in [(1, 1, "a"), (2, 2, "b"), (4, 3, "c"), (4, 1, "d"), (1, 3, "e"), (2, 2, "b_again")]:
+        job.model_dir = job.path(name)
+        job.launch("--ps", str(servers), "--workers", str(workers), *sets(train__epochs=1), experiment=file).expect(0)
+        sums[name] = job.summary()["parameters_sha256"]
+        if name == "b_again":
+            continue
+        values = parameters(job)
+        reference = reference or values
+        difference = relative_difference(values, reference)
+        print(f"      {workers} workers, {servers} servers: {difference:.2e} from 1 worker, 1 server")
+        check(difference <= 1e-3, f"{workers} workers and {servers} servers differ by {difference}")
+    check(sums["b"] == sums["b_again"], "the same command gave other bits")
+
+
+def test_every_sample_counts_once_with_a_batch_that_does_not_divide(job):
+    file = experiment(job, "fashion_mlp.json")
+    modes = {"bsp": {}, "backup": {"train__sync__backup_workers": 1}, "asp": {"train__sync__mode": "asp"},
+             "ssp": {"train__sync__mode": "ssp", "train__sync__staleness": 2}}
+    for name, fields in modes.items():
+        job.model_dir = job.path(name)
+        job.launch("--ps", "2", "--workers", "3", *sets(train__epochs=2, train__global_batch_size=519, **fields),
+                   experiment=file).expect(0)
+        check(job.summary()["samples_per_epoch"] == [60000, 60000], f"{name}: {job.summary()['samples_per_epoch']}")
+        spent = {}
+        for commit in commits(job):
+            for update in commit["updates"]:
+                spent.setdefault(update["epoch"], []).extend(update["positions"])
+        for epoch, ranges in spent.items():
+            end = 0
+            for first, last in sorted(ranges):
+                check(first == end, f"{name}: epoch {epoch}: position {end} to {first}")
+                end = last
+            check(end == 60000, f"{name}: epoch {epoch} ends at {end}")
+
+
+def test_ssp_keeps_its_bound_and_asp_never_waits(job):
+    """Read off the commit log alone: clocks and the commit at which each ticket bound."""
+    file = experiment(job, "fashion_mlp.json")
+    for mode, staleness in [("ssp", 1), ("asp", None)]:
+        job.model_dir = job.path(mode)
+        fields = {"train__sync__mode": mode, "train__epochs": 1}
+        if staleness is not None:
+            fields["train__sync__staleness"] = staleness
+        job.launch("--ps", "2", "--workers", "3", *sets(**fields), experiment=file).expect(0)
+        log = records(job)
+        ranks = {r["incarnation"]: r["rank"] for r in log if r["record"] == "admission"}
+        done = {incarnation: [] for incarnation in ranks}
+        updates = [(r["commit"], r["updates"][0]) for r in log if r["record"] == "commit"]
+        for commit, update in updates:
+            check(len(done) == 3, done)
+            done[update["incarnation"]].append(commit)
+        previous = {}
+        for commit, update in updates:
+            mine = update["incarnation"]
+            if mode == "ssp":
+                clocks = {i: sum(1 for c in done[i] if c <= update["bound_at"]) for i in done}
+                check(clocks[mine] - min(clocks.values()) <= staleness, f"commit {commit}: bound with clocks {clocks}")
+            elif mine in previous:
+                check(update["bound_at"] == previous[mine],
+                      f"commit {commit}: bound at {update['bound_at']}, its last commit was {previous[mine]}")
+            previous[mine] = commit
+
+
+def kill_everything(job, launch):
+    """SIGKILL to all processes of the job, the launcher first."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(launch.popen.pid, signal.SIGKILL)
+    launch.popen.wait()
+    for path in os.listdir("/proc"):
+        if not path.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{path}/cmdline", "rb") as file:
+                line = file.read().replace(b"\0", b" ").decode(errors="replace")
+            with open(f"/proc/{path}/environ", "rb") as file:
+                environment = file.read().decode(errors="replace")
+            if int(path) != os.getpid() and job.model_dir in line + environment and "evenkeel" in line:
+                os.kill(int(path), signal.SIGKILL)
+
+
+def test_killed_at_any_moment_it_resumes_and_ends_with_the_same_bits(job):
+    file = experiment(job, "fashion_mlp.json")
+    arguments = ["--ps", "2", "--workers", "2",
+                 *sets(train__epochs=20, train__max_commits=400, checkpoint__every_commits=25)]
+    job.model_dir = job.path("whole")
+    job.launch(*arguments, experiment=file).expect(0)
+    expected = job.summary()
+    rng = random.Random()
+    resumed = 0
+    for moment in range(10):
+        job.model_dir = job.path(f"killed{moment}")
+        launch = job.launch(*arguments, experiment=file)
+        # A moment between the start and the end, counted in what the job has done.
+        target = rng.randrange(0, 380)
+        wal = os.path.join(job.model_dir, "chief.wal.1")
+        size = target * 100
+        until = harness.time.monotonic() + harness.DEADLINE_SECONDS
+        while launch.popen.poll() is None and harness.time.monotonic() < until:
+            if os.path.exists(wal) and os.path.getsize(wal) >= size:
+                break
+            harness.time.sleep(0.005)
+        kill_everything(job, launch)
+        job.expect_nothing_left()
+        job.launch(*arguments, experiment=file).expect(0)
+        summary = job.summary()
+        check(summary["parameters_sha256"] == expected["parameters_sha256"],
+              f"killed near commit {target}: other parameters")
+        check(summary["samples_trained"] == expected["samples_trained"], summary["samples_trained"])
+        check(summary["samples_per_epoch"] == expected["samples_per_epoch"], summary["samples_per_epoch"])
+        rollbacks = [r for r in records(job) if r["record"] == "rollback"]
+        resumed += any(r["commit"] > 0 for r in rollbacks)
+    print(f"      {resumed} of 10 resumed from a checkpoint after commit 0")
+    check(resumed >= 5, f"only {resumed} of 10 kills came after a checkpoint")
+
+
+if __name__ == "__main__":
+    harness.main(globals())
