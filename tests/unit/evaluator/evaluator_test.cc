@@ -1,6 +1,8 @@
 // The evaluator alone on a model_dir.
 #include "evenkeel/evaluator/evaluator.h"
 
+#include <thread>
+
 #include "evenkeel/transport/transports.h"
 #include "fixture.h"
 
@@ -135,6 +137,32 @@ TEST_CASE("a model_dir without checkpoints ends the wait by name", "[evaluator]"
   const absl::Status status = RunAlone(job);
   CHECK(absl::IsDeadlineExceeded(status));
   CHECK_THAT(std::string(status.message()), Catch::Contains(job.model_dir()));
+}
+
+TEST_CASE("a live job is followed to its final checkpoint", "[evaluator]") {
+  LinearJob job;
+  job.experiment.eval.idle_timeout = std::chrono::seconds(60);
+  absl::Status status = absl::UnknownError("did not return");
+  std::thread evaluator([&] { status = RunAlone(job); });
+  job.Write(At(1, 2), 0, 1);
+  job.Write(At(1, 4), 2, 0);
+  job.Write(At(1, 6), 2, 1, /*final=*/true);
+  evaluator.join();
+  Must(status);
+  CHECK(job.ScoredInOrder() == "g1-c2 g1-c4 g1-c6");
+}
+
+TEST_CASE("a stop ends the wait for checkpoints", "[evaluator]") {
+  LinearJob job;
+  job.experiment.eval.idle_timeout = std::chrono::hours(1);
+  std::unique_ptr<Transport> transport = MakeInprocTransport();
+  StopSource stop;
+  absl::Status status = absl::UnknownError("did not return");
+  const EvaluatorOptions options = job.Options();
+  std::thread evaluator([&] { status = RunEvaluator(options, *transport, Storage::Posix(), Clock::Real(), stop); });
+  stop.Request("told to");
+  evaluator.join();
+  Must(status);
 }
 
 TEST_CASE("another job in the same folder is scored from the start", "[evaluator]") {
