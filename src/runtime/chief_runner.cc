@@ -309,12 +309,13 @@ absl::Status ChiefRunner::Run() {
     streams_[last_session_] = std::move(stream);
     return std::make_shared<Handler>(*this, last_session_);
   };
-  EK_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,
-                      transport_.Listen(Service::kChief, options_.listen_address, accept));
-  if (options_.on_listening) options_.on_listening(listener->port());
+  // Before anybody can come: the log begins with the term.
   Deliver([&](Chief& chief, TimePoint now) {
     return chief.Start(now, clock_.WallNow().time_since_epoch() / std::chrono::milliseconds(1));
   });
+  EK_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,
+                      transport_.Listen(Service::kChief, options_.listen_address, accept));
+  if (options_.on_listening) options_.on_listening(listener->port());
   const int subscription = stop_.Subscribe([this] {
     MutexLock lock(mutex_);
     stop_asked_ = true;

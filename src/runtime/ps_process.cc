@@ -91,7 +91,8 @@ void PsProcess::Do(ps::SendToChief action) {
   std::shared_ptr<Stream> chief;
   {
     MutexLock lock(mutex_);
-    chief = chief_;
+    // Before the Welcome nothing may overtake Join on a fresh stream; what was meant for the former one is void.
+    if (joined_ || std::holds_alternative<Refuse>(action.message.body)) chief = chief_;
   }
   if (chief) (void)chief->Send(std::move(action.message));
 }
@@ -251,7 +252,7 @@ absl::Status PsProcess::Listen() {
   return absl::OkStatus();
 }
 
-// The new stream becomes visible to others once Join is on it.
+// The stream is known before its Join goes out: the chief's answers may come, and be answered, at once.
 void PsProcess::Connect() {
   std::uint64_t connection = 0;
   Message join;
@@ -270,9 +271,11 @@ void PsProcess::Connect() {
   std::shared_ptr<Stream> stream =
       transport_.Connect(Service::kChief, options_.chief_address,
                          std::make_shared<ChiefHandler>(shared_from_this(), connection), options_.connect_timeout);
+  {
+    MutexLock lock(mutex_);
+    if (chief_open_ && connection == connection_) chief_ = stream;
+  }
   (void)stream->Send(std::move(join));
-  MutexLock lock(mutex_);
-  if (chief_open_ && connection == connection_) chief_ = std::move(stream);
 }
 
 void PsProcess::CheckChief(TimePoint now, bool& connect, ps::Actions& actions) {
