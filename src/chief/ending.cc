@@ -112,7 +112,8 @@ void Chief::Impl::OnEvalReport(const EvalReport& report) {
   std::string text = absl::StrCat("evaluator: ", CheckpointName(report.version));
   for (const auto& [name, value] : report.metrics) absl::StrAppend(&text, " ", name, " ", value);
   Say(text);
-  if (report.final_score) final_scored = true;
+  // A resumed job's evaluator may still speak of the checkpoint that was final before.
+  if (report.final_score && report.version == version()) final_scored = true;
   if (report.stop && phase == Phase::kRunning) {
     BeginEnd("finished", absl::StrCat("early stopping: ", report.reason));
   }
