@@ -12,7 +12,7 @@ import harness
 from harness import check
 
 FAST = ["--set", "membership.lease_ms=2000", "--set", "membership.renew_ms=400", "--set", "membership.drain_ms=2000",
-        "--set", "membership.chief_timeout_ms=3000"]
+        "--set", "membership.chief_timeout_ms=5000"]
 
 
 def expect_wrong(process, *words, code=2):

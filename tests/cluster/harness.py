@@ -34,10 +34,17 @@ def _die_with_parent():
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def free_ports(count):
+    """Different ones: each is held until all are known."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+
+
 def free_port():
-    with contextlib.closing(socket.socket()) as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    return free_ports(1)[0]
 
 
 def check(condition, message):
@@ -111,7 +118,8 @@ class Job:
         return self.write(name, json.dumps(experiment))
 
     def cluster(self, ps=1, workers=1, evaluators=0, **fields):
-        address = lambda: f"127.0.0.1:{free_port()}"
+        ports = iter(free_ports(1 + ps + workers + evaluators))
+        address = lambda: f"127.0.0.1:{next(ports)}"
         cluster = {"chief": [address()], "ps": [address() for _ in range(ps)],
                    "worker": [address() for _ in range(workers)]}
         if evaluators:
