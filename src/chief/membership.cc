@@ -54,6 +54,7 @@ std::string Chief::Impl::MissingMembers() const {
                                   [&](const auto& entry) { return entry.second.name == name; });
     if (!here) missing.push_back(name);
   }
+  if (missing.empty() && tensors.empty()) missing.push_back("a first worker");
   if (missing.size() > 8) {
     const std::size_t more = missing.size() - 8;
     missing.resize(8);
@@ -245,7 +246,10 @@ void Chief::Impl::OnWorkerJoin(SessionId session, Join& join) {
     worker.session = session;
     return ResumeWorkerSession(worker);
   }
-  if (!AdoptOrCompareModel(session, join)) return;
+  if (!AdoptOrCompareModel(session, join)) {
+    if (phase == Phase::kEnded) Send(session, JobEnd{false, end_status, end_reason});  // it is in no list yet
+    return;
+  }
   const auto limit = static_cast<std::size_t>(2 * options.experiment.membership.workers_max);
   if (workers.size() + waiting.size() >= limit) {
     return RefuseSession(session, RefuseReason::kRetry,
