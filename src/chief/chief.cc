@@ -263,6 +263,10 @@ void Chief::Impl::Advance() {
   const std::string waiting_for = phase == Phase::kEnded ? "" : WaitingFor();
   if (waiting_for != said_waiting) {
     said_waiting = waiting_for;
+    if (phase != Phase::kEnded) {
+      for (const auto& [session, join] : waiting) Send(session, Waiting{waiting_for});
+      for (const auto& [incarnation, worker] : workers) Send(worker.session, Waiting{waiting_for});
+    }
     if (!waiting_for.empty()) Say(absl::StrCat("waiting for ", waiting_for));
   }
 }

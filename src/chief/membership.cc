@@ -259,7 +259,7 @@ void Chief::Impl::OnWorkerJoin(SessionId session, Join& join) {
   }
   Say(absl::StrCat(join.name, " is here"));
   waiting[session] = std::move(join);
-  if (phase != Phase::kRunning) return;
+  if (phase != Phase::kRunning) return Send(session, Waiting{WaitingFor()});
   Join kept = std::move(waiting.at(session));
   waiting.erase(session);
   for (auto& [incarnation, worker] : workers) {

@@ -11,6 +11,7 @@
   X(StatusRequest, status_request)         \
   X(Welcome, welcome)                      \
   X(Admitted, admitted)                    \
+  X(Waiting, waiting)                      \
   X(Ticket, ticket)                        \
   X(Bind, bind)                            \
   X(Outcome, outcome)                      \

@@ -197,6 +197,10 @@ void Map(D& d, In<D, Admitted> m, Out<D, pb::Admitted> p) {
   EK_VALUE(rank);
 }
 template <class D>
+void Map(D& d, In<D, Waiting> m, Out<D, pb::Waiting> p) {
+  EK_VALUE(for_whom);
+}
+template <class D>
 void Map(D& d, In<D, Ticket> m, Out<D, pb::Ticket> p) {
   EK_MESSAGE(update);
   EK_VALUE(epoch);

@@ -147,6 +147,8 @@ void Worker::OnChiefMessage(Message message) {
       ready_again = links_ready_;
     } else if (auto* admitted = std::get_if<Admitted>(&message.body)) {
       say = absl::StrCat("admitted with rank ", admitted->rank.value());
+    } else if (auto* waiting = std::get_if<Waiting>(&message.body)) {
+      if (!waiting->for_whom.empty()) say = absl::StrCat("the job waits for ", waiting->for_whom);
     } else if (auto* ticket = std::get_if<Ticket>(&message.body)) {
       // A provisional ticket comes behind a bound one that the step loop may not have taken yet.
       if (ticket->bound) {

@@ -82,22 +82,25 @@ void PrepareProcess() {
   std::call_once(once, [] {
     InitLog("", getenv("EVENKEEL_TEST_LOG") != nullptr ? LogLevel::kInfo : LogLevel::kError);
     // A worker's data_folder tells whose data set it is.
-    RegisterDataset("clouds", [](const Attributes& attributes, bool, std::string_view data_folder)
-                                  -> absl::StatusOr<std::unique_ptr<Dataset>> {
-      std::int64_t poison = -1;
-      if (auto it = attributes.find("poison"); it != attributes.end()) poison = std::get<std::int64_t>(it->second);
-      int worker = -1;
-      (void)absl::SimpleAtoi(absl::string_view(data_folder.data(), data_folder.size()), &worker);
-      MutexLock lock(Current().mutex);
-      return std::make_unique<Clouds>(poison, worker, Current().hook);
-    });
+    RegisterDataset("clouds",
+                    [](const Attributes& attributes, bool,
+                       std::string_view data_folder) -> absl::StatusOr<std::unique_ptr<Dataset>> {
+                      std::int64_t poison = -1;
+                      if (auto it = attributes.find("poison"); it != attributes.end())
+                        poison = std::get<std::int64_t>(it->second);
+                      int worker = -1;
+                      (void)absl::SimpleAtoi(absl::string_view(data_folder.data(), data_folder.size()), &worker);
+                      MutexLock lock(Current().mutex);
+                      return std::make_unique<Clouds>(poison, worker, Current().hook);
+                    });
   });
 }
 
 Experiment Parse(const std::string& hidden, const std::vector<std::string>& overrides) {
   PrepareProcess();
   const std::string text = absl::StrCat(R"({
-    "model": {"layers": [)", hidden, R"(, {"dense": {"units": 3}, "name": "scores"}]},
+    "model": {"layers": [)",
+                                        hidden, R"(, {"dense": {"units": 3}, "name": "scores"}]},
     "input": {"train": {"custom": {"type": "clouds"}}, "classes": 3},
     "train": {"epochs": 2, "global_batch_size": 100, "seed": 7, "bucket_bytes": 512, "backend": "reference",
               "optimizer": {"momentum": {"momentum": 0.9}}, "schedule": {"learning_rate": 0.05}},
@@ -117,7 +120,8 @@ Experiment Mlp(const std::vector<std::string>& overrides) {
 }
 
 Experiment MlpWithBatchNorm(const std::vector<std::string>& overrides) {
-  return Parse(R"({"dense": {"units": 16}, "name": "hidden"}, {"batch_norm": {}, "name": "norm"}, {"relu": {}})", overrides);
+  return Parse(R"({"dense": {"units": 16}, "name": "hidden"}, {"batch_norm": {}, "name": "norm"}, {"relu": {}})",
+               overrides);
 }
 
 TempFolder::TempFolder() {
@@ -303,20 +307,15 @@ Ended Cluster::Wait() {
     return all;
   });
   Ended ended;
+  std::vector<std::thread> threads;
   {
     MutexLock lock(mutex_);
     for (auto& [name, member] : members_) {
-      if (name == "chief") {
-        ended.chief = member.status;
-      } else {
-        ended.members[name] = member.status;
-      }
+      (name == "chief" ? ended.chief : ended.members[name]) = member.status;
+      if (member.thread.joinable()) threads.push_back(std::move(member.thread));
     }
   }
-  // Nobody starts threads any more: all that might have are done.
-  for (auto& [name, member] : members_) {
-    if (member.thread.joinable()) member.thread.join();
-  }
+  for (std::thread& thread : threads) thread.join();
   collected_ = true;
   {
     MutexLock lock(Current().mutex);

@@ -1,5 +1,5 @@
-// A whole cluster in one process: a chief, servers and workers, each on a thread of its own, over the in-process transport,
-// with a model_dir on disk.
+// A whole cluster in one process: a chief, servers and workers, each on a thread of its own, over the in-process
+// transport, with a model_dir on disk.
 //
 // Threading: a Cluster is used by the test's thread; StopChief, StopWorker, AddWorker, LoseChief, BreakStreams and
 //            AwaitChief also by a read hook.

@@ -1,5 +1,5 @@
-// Same seed, same bits; other numbers of workers and servers, the same result within rounding; and one snapshot restores
-// onto any of them.
+// Same seed, same bits; other numbers of workers and servers, the same result within rounding; and one snapshot
+// restores onto any of them.
 #include <catch2/catch.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -26,12 +26,12 @@ Run RunToEnd(const Experiment& experiment, int workers, int servers) {
 // left.
 void RunAndStop(const Experiment& experiment, int workers, int servers, const std::string& model_dir,
                 std::int64_t samples_read) {
-  const Ended ended = RunCluster({experiment, workers, servers, model_dir,
-                                  [samples_read](Cluster& cluster, int worker, std::int64_t read) {
-                                    if (worker != 0 || read != samples_read) return;
-                                    cluster.StopChief("the test says so");
-                                    cluster.AwaitChief();
-                                  }});
+  const Ended ended = RunCluster(
+      {experiment, workers, servers, model_dir, [samples_read](Cluster& cluster, int worker, std::int64_t read) {
+         if (worker != 0 || read != samples_read) return;
+         cluster.StopChief("the test says so");
+         cluster.AwaitChief();
+       }});
   INFO(ended.ToString());
   REQUIRE(ended.all_ok());
   REQUIRE(ended.summary["status"] == "stopped");

@@ -19,7 +19,8 @@ TEST_CASE("values that are not finite fail the job, naming step, worker and laye
     CHECK(ended.chief.code() == absl::StatusCode::kInternal);
     CHECK(Says(ended.chief, "step "));
     CHECK(Says(ended.chief, "worker:"));
-    CHECK((Says(ended.chief, "layer 'loss'") || Says(ended.chief, "layer 'scores'") || Says(ended.chief, "layer 'hidden'")));
+    CHECK((Says(ended.chief, "layer 'loss'") || Says(ended.chief, "layer 'scores'") ||
+           Says(ended.chief, "layer 'hidden'")));
     for (const auto& [name, status] : ended.members) {
       INFO(name);
       CHECK(status.code() == absl::StatusCode::kAborted);

@@ -46,9 +46,10 @@ TEST_CASE("a worker that leaves takes no sample with it", "[scenario]") {
   for (const auto& mode : Modes()) {
     INFO(mode[1] << " " << mode.back());
     TempFolder folder;
-    const Ended ended = RunCluster({Mlp(mode), 3, 2, folder.path(), [](Cluster& cluster, int worker, std::int64_t read) {
-                                      if (worker == 1 && read == 50) cluster.StopWorker(1, "the machine is wanted");
-                                    }});
+    const Ended ended =
+        RunCluster({Mlp(mode), 3, 2, folder.path(), [](Cluster& cluster, int worker, std::int64_t read) {
+                      if (worker == 1 && read == 50) cluster.StopWorker(1, "the machine is wanted");
+                    }});
     CheckThreeEpochs(ended);
     CHECK(SamplesOf(ended, "worker:1") < kSamples);
     CHECK(SamplesOf(ended, "worker:0") + SamplesOf(ended, "worker:1") + SamplesOf(ended, "worker:2") == 3 * kSamples);
@@ -59,17 +60,16 @@ TEST_CASE("a worker that joins in the middle trains along", "[scenario]") {
   TempFolder folder;
   std::atomic<bool> joiner_reads{false};
   // Worker 0 reads no further until the joiner does: in asp nobody waits for it.
-  const Ended ended =
-      RunCluster({Mlp({"train.epochs=3", "train.sync.mode=asp", "train.schedule.learning_rate=0.01"}), 1, 2,
-                  folder.path(), [&](Cluster& cluster, int worker, std::int64_t read) {
-                    if (worker == 7) {
-                      joiner_reads = true;
-                      joiner_reads.notify_all();
-                    } else if (read == 150) {
-                      cluster.AddWorker(7);
-                      joiner_reads.wait(false);
-                    }
-                  }});
+  const Ended ended = RunCluster({Mlp({"train.epochs=3", "train.sync.mode=asp", "train.schedule.learning_rate=0.01"}),
+                                  1, 2, folder.path(), [&](Cluster& cluster, int worker, std::int64_t read) {
+                                    if (worker == 7) {
+                                      joiner_reads = true;
+                                      joiner_reads.notify_all();
+                                    } else if (read == 150) {
+                                      cluster.AddWorker(7);
+                                      joiner_reads.wait(false);
+                                    }
+                                  }});
   CheckThreeEpochs(ended);
   CHECK(SamplesOf(ended, "worker:7") > 0);
 }

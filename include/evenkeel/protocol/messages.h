@@ -121,6 +121,13 @@ struct Admitted {
   friend bool operator==(const Admitted&, const Admitted&) = default;
 };
 
+// To workers: the job stands still until these have come ("ps:1, worker:2"); empty: it goes on. It also tells one that has
+// joined and is not welcomed yet that the chief is there.
+struct Waiting {
+  std::string for_whom;
+  friend bool operator==(const Waiting&, const Waiting&) = default;
+};
+
 // Work on these samples. Provisional: input may be read ahead, nothing computed; a later Ticket replaces it.
 struct Ticket {
   UpdateId update;
@@ -369,7 +376,7 @@ struct PullData {
 };
 
 using Body = std::variant<Join, Ready, Renew, Leave, StepReport, EvalReport, StatusRequest,                      //
-                          Welcome, Admitted, Ticket, Bind, Outcome, Refuse, JobEnd, CheckpointDurable, StatusReply,  //
+                          Welcome, Admitted, Waiting, Ticket, Bind, Outcome, Refuse, JobEnd, CheckpointDurable, StatusReply,  //
                           Configure, Members, Seal, Drop, Decision, Snapshot,                                    //
                           Configured, MembersAck, Staged, Sealed, Applied, SnapshotDone,                         //
                           Hello, HelloAck, Stage, StageAck, Pull, PullData>;

@@ -29,14 +29,14 @@ int TryBind(const addrinfo& info) {
 
 }  // namespace
 
-absl::StatusOr<HostPort> ParseHostPort(const std::string& address) {
+absl::StatusOr<SocketAddress> ParseSocketAddress(const std::string& address) {
   auto bad = [&](const char* why) {
     return absl::InvalidArgumentError(
         absl::StrCat("[address] \"", address, "\" ", why, "; right is \"host:port\", IPv6 as \"[::1]:2222\""));
   };
   std::size_t colon = address.rfind(':');
   if (colon == std::string::npos) return bad("has no port");
-  HostPort result{.host = address.substr(0, colon)};
+  SocketAddress result{.host = address.substr(0, colon)};
   if (!absl::SimpleAtoi(address.substr(colon + 1), &result.port) || result.port < 0 || result.port > 65535) {
     return bad("has no port from 0 to 65535");
   }
@@ -51,7 +51,7 @@ absl::StatusOr<HostPort> ParseHostPort(const std::string& address) {
 }
 
 absl::Status CheckCanListen(const std::string& address) {
-  EK_ASSIGN_OR_RETURN(HostPort target, ParseHostPort(address));
+  EK_ASSIGN_OR_RETURN(SocketAddress target, ParseSocketAddress(address));
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;

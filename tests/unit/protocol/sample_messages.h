@@ -99,6 +99,7 @@ inline std::vector<Body> SampleBodies() {
               .bucket_bytes = 6,
               .seed = 7},
       Admitted{.rank = Rank(3)},
+      Waiting{.for_whom = "ps:1, worker:2"},
       Ticket{.update = SampleUpdate(1),
              .epoch = Epoch(2),
              .positions = {{0, 128}, {256, 300}},

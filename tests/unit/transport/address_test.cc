@@ -8,11 +8,11 @@ namespace evenkeel {
 namespace {
 
 TEST_CASE("addresses are host and port, IPv6 in brackets", "[transport]") {
-  auto plain = ParseHostPort("worker-0.example:2222");
+  auto plain = ParseSocketAddress("worker-0.example:2222");
   REQUIRE(plain.ok());
   CHECK(plain->host == "worker-0.example");
   CHECK(plain->port == 2222);
-  auto six = ParseHostPort("[fe80::1]:0");
+  auto six = ParseSocketAddress("[fe80::1]:0");
   REQUIRE(six.ok());
   CHECK(six->host == "fe80::1");
   CHECK(six->port == 0);
@@ -22,7 +22,7 @@ TEST_CASE("a malformed address is shown in its error", "[transport]") {
   for (std::string address :
        {"", "host", "host:", "host:x", "host:70000", "host:-1", "::1:2222", "[::1:2222", ":22", "[]:1"}) {
     CAPTURE(address);
-    absl::Status status = ParseHostPort(address).status();
+    absl::Status status = ParseSocketAddress(address).status();
     CHECK(status.code() == absl::StatusCode::kInvalidArgument);
     CHECK_THAT(std::string(status.message()), Catch::Contains("\"" + address + "\""));
     auto transport = MakeGrpcTransport({});
