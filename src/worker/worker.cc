@@ -94,6 +94,7 @@ class Worker {
   std::optional<Welcome> welcome_ ABSL_GUARDED_BY(mutex_);
   bool links_ready_ ABSL_GUARDED_BY(mutex_) = false;
   bool stop_asked_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string waits_for_ ABSL_GUARDED_BY(mutex_);  // whom the job waits for, as the chief said last
   std::optional<Ticket> bound_ ABSL_GUARDED_BY(mutex_);  // to be computed next
   std::optional<Ticket> ahead_ ABSL_GUARDED_BY(mutex_);  // provisional: its input may be read
   std::optional<UpdateId> current_ ABSL_GUARDED_BY(mutex_);  // in the step loop's hands
@@ -148,7 +149,10 @@ void Worker::OnChiefMessage(Message message) {
     } else if (auto* admitted = std::get_if<Admitted>(&message.body)) {
       say = absl::StrCat("admitted with rank ", admitted->rank.value());
     } else if (auto* waiting = std::get_if<Waiting>(&message.body)) {
-      if (!waiting->for_whom.empty()) say = absl::StrCat("the job waits for ", waiting->for_whom);
+      if (!waiting->for_whom.empty() && waiting->for_whom != waits_for_) {
+        say = absl::StrCat("the job waits for ", waiting->for_whom);
+      }
+      waits_for_ = waiting->for_whom;
     } else if (auto* ticket = std::get_if<Ticket>(&message.body)) {
       // A provisional ticket comes behind a bound one that the step loop may not have taken yet.
       if (ticket->bound) {
