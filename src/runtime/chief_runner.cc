@@ -218,7 +218,8 @@ void ChiefRunner::RunTimer() {
       if (stop_asked_ && !stop_told_) stop_now = stop_told_ = true;
     }
     if (stop_now) {
-      Deliver([&](Chief& chief, TimePoint now) { return chief.Stop(stop_.reason(), now); });
+      const std::string reason = stop_.reason();  // not under our lock: a request holds its own while it takes ours
+      Deliver([&](Chief& chief, TimePoint now) { return chief.Stop(reason, now); });
     } else {
       Deliver([](Chief& chief, TimePoint now) { return chief.Tick(now); });
     }
