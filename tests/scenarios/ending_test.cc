@@ -31,7 +31,7 @@ TEST_CASE("values that are not finite fail the job, naming step, worker and laye
 
 TEST_CASE("members give up a chief that is gone for good, naming it", "[scenario]") {
   TempFolder folder;
-  Cluster cluster({Mlp({"train.epochs=50", "membership.chief_timeout_ms=3000", "membership.drain_ms=300"}), 2, 2,
+  Cluster cluster({Mlp({"train.epochs=50", "membership.chief_timeout_ms=5000", "membership.drain_ms=300"}), 2, 2,
                    folder.path(), [](Cluster& c, int worker, std::int64_t read) {
                      if (worker == 0 && read == 200) c.LoseChief();
                    }});
@@ -52,7 +52,7 @@ TEST_CASE("members give up a chief that is gone for good, naming it", "[scenario
 
 TEST_CASE("a chief that nobody joins ends, naming who is missing", "[scenario]") {
   TempFolder folder;
-  const Ended ended = RunCluster({Mlp({"membership.ps_timeout_ms=2000"}), 0, 2, folder.path()});
+  const Ended ended = RunCluster({Mlp({"membership.ps_timeout_ms=4000"}), 0, 2, folder.path()});
   INFO(ended.ToString());
   CHECK(ended.chief.code() == absl::StatusCode::kDeadlineExceeded);
   CHECK(Says(ended.chief, "for a first worker"));
