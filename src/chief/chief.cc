@@ -234,7 +234,7 @@ void Chief::Impl::Dispatch(SessionId session, Message& message) {
     if (auto* applied = std::get_if<Applied>(&message.body)) return OnApplied(*server, *applied);
     if (auto* done = std::get_if<SnapshotDone>(&message.body)) return OnSnapshotDone(*server, *done);
     if (std::holds_alternative<Leave>(message.body)) {
-      return Fail(absl::AbortedError(absl::StrCat(server->name, " left: ", std::get<Leave>(message.body).reason)));
+      return LoseServer(*server, absl::StrCat("it left: ", std::get<Leave>(message.body).reason));
     }
   }
   if (WorkerState* worker = WorkerBySession(session)) {
@@ -277,13 +277,8 @@ void Chief::Impl::CheckDeadlines() {
       Fence(member, "its lease ended", false);
       continue;
     }
-    for (const ServerState& server : servers) {
-      if (server.incarnation == member) {
-        const std::string from = durable ? CheckpointName(durable->version) : "the start";
-        return Fail(absl::AbortedError(absl::StrCat(server.name, " at ", server.address,
-                                                    " is lost: its lease ended; start the job again to resume from ",
-                                                    from)));
-      }
+    for (ServerState& server : servers) {
+      if (server.incarnation == member) LoseServer(server, "its lease ended");
     }
   }
   std::vector<Incarnation> overdue;
@@ -347,6 +342,10 @@ LogHistory SummarizeLog(const std::vector<LogRecord>& records) {
     }
   }
   return history;
+}
+
+Generation FirstGeneration(const LogHistory& history, Term term) {
+  return std::max(history.last_generation.Next(), Generation(term.value()));
 }
 
 }  // namespace evenkeel

@@ -135,11 +135,13 @@ struct Chief::Impl {
   void OnRenew(SessionId session, const Envelope& envelope, const Renew& renew);
   void OnConfigured(const Configured& configured);
   void ConfigureServers();
-  void WelcomeWorker(WorkerState& worker);
+  void WelcomeWorker(const WorkerState& worker);
   void ResumeServerSession(ServerState& server);
   void ResumeWorkerSession(WorkerState& worker);
   void AdmitReady();
   void Fence(Incarnation incarnation, const std::string& reason, bool orderly);
+  void LoseServer(ServerState& server, const std::string& reason);
+  void RollBack(const std::string& reason);
   bool FirstGrantMayCome();
   int AdmittedCount() const;
   WorkerState* WorkerBySession(SessionId session);

@@ -96,15 +96,8 @@ void Chief::Impl::OnServerJoin(SessionId session, Join& join) {
     server.session = session;
     return ResumeServerSession(server);
   }
-  if (server.configured) {
-    return Fail(absl::AbortedError(absl::StrCat(server.name, " is lost: another process at ", join.address,
-                                                " took its name; start the job again to resume from its checkpoint")));
-  }
-  if (server.incarnation != Incarnation{}) {
-    leases.End(server.incarnation);
-    RefuseSession(server.session, RefuseReason::kStaleIncarnation,
-                  absl::StrCat("a newer process took the name ", server.name), true);
-  }
+  if (server.incarnation != Incarnation{}) LoseServer(server, "a newer process took its name");
+  if (phase == Phase::kEnded) return Send(session, JobEnd{end_status != "failed", end_status, end_reason});
   last_incarnation = last_incarnation.Next();
   server.address = join.address;
   server.nonce = join.nonce;
@@ -290,7 +283,7 @@ void Chief::Impl::OnWorkerJoin(SessionId session, Join& join) {
   WelcomeWorker(worker);
 }
 
-void Chief::Impl::WelcomeWorker(WorkerState& worker) {
+void Chief::Impl::WelcomeWorker(const WorkerState& worker) {
   Welcome welcome{worker.incarnation, options.job_id, options.experiment.canonical_json,
                   options.experiment.membership.lease / std::chrono::milliseconds(1),
                   options.experiment.membership.renew / std::chrono::milliseconds(1), {}, tensors,
@@ -330,8 +323,66 @@ void Chief::Impl::ConfigureServers() {
   }
 }
 
+void Chief::Impl::LoseServer(ServerState& server, const std::string& reason) {
+  leases.End(server.incarnation);
+  ended_nonces.push_back(server.nonce);
+  if (ended_nonces.size() > kEndedNoncesKept) ended_nonces.pop_front();
+  RefuseSession(server.session, RefuseReason::kStaleIncarnation, absl::StrCat(server.name, " is fenced: ", reason),
+                server.session != SessionId{});
+  Say(absl::StrCat(server.name, " at ", server.address, " is lost: ", reason), LogLevel::kWarning);
+  const std::string name = server.name;
+  server = ServerState{};
+  server.name = name;
+  // The last checkpoint is complete: the parameters are not needed any more.
+  if (phase == Phase::kGathering || phase == Phase::kFinalScore || phase == Phase::kEnded) return;
+  RollBack(absl::StrCat(name, " is lost"));
+}
+
+// All servers, survivors too, go back to the last checkpoint in a new generation, parameters and ledger together; whatever
+// belonged to the old one is void. Workers live on.
+void Chief::Impl::RollBack(const std::string& reason) {
+  if (end_status == "stopped") {
+    end_reason = absl::StrCat(end_reason, "; ", reason, " before the last checkpoint was complete");
+    return EndJob(absl::OkStatus());
+  }
+  end_status.clear();
+  end_reason.clear();
+  for (auto& [incarnation, worker] : workers) {
+    if (worker.bound) Send(worker.session, Outcome{*worker.bound, false, {}});
+    worker.bound.reset();
+    worker.provisional.reset();
+  }
+  updates.clear();
+  sets.clear();
+  provisional_members.clear();
+  unapplied.clear();
+  checkpoint.reset();
+  checkpoint_due = false;
+  const std::int64_t trained = samples_trained;
+  options.generation = options.generation.Next();
+  options.resume = durable;
+  if (durable) {
+    if (absl::Status status = LoadState(*durable); !status.ok()) return Fail(std::move(status));
+  } else {
+    ledger.emplace(samples, options.experiment.train.epochs);
+    samples_trained = 0;
+    chain_hash = 0;
+  }
+  commit = durable ? durable->version.commit : CommitNumber(0);
+  options.samples_rolled_back += trained - samples_trained;
+  last_commit_at.reset();
+  actions.push_back(AppendLogAction{RollbackRecord{options.generation, durable ? durable->version : Version{}}});
+  for (ServerState& server : servers) server.configured = false;
+  phase = Phase::kGathering;
+  phase_deadline = now + options.experiment.membership.ps_timeout;
+  Say(absl::StrCat(reason, ": back to ", durable ? CheckpointName(durable->version) : "the start", ", ",
+                   trained - samples_trained, " samples are trained again"),
+      LogLevel::kWarning);
+}
+
 void Chief::Impl::OnConfigured(const Configured& configured) {
-  if (configured.server.value() >= servers.size() || phase == Phase::kGathering) return;
+  if (configured.server.value() >= servers.size() || phase != Phase::kConfiguring) return;
+  if (configured.version.generation != options.generation) return;
   ServerState& server = servers[configured.server.value()];
   if (server.configured) return;
   server.configured = true;
@@ -342,7 +393,7 @@ void Chief::Impl::OnConfigured(const Configured& configured) {
   }
   if (!std::all_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.configured; })) return;
   phase = Phase::kRunning;
-  phase_deadline = now + options.experiment.membership.join_timeout;
+  phase_deadline = first_grant_done ? kNever : now + options.experiment.membership.join_timeout;
   commit = options.resume ? options.resume->version.commit : CommitNumber(0);
   Say(absl::StrCat("all ", servers.size(), " servers hold version ", ToString(version())));
   if (options.resume) {
@@ -350,6 +401,7 @@ void Chief::Impl::OnConfigured(const Configured& configured) {
   } else {
     StartCheckpoint();
   }
+  for (const auto& [incarnation, worker] : workers) WelcomeWorker(worker);  // servers may have other addresses now
   std::map<SessionId, Join> joins = std::exchange(waiting, {});
   for (auto& [session, join] : joins) OnWorkerJoin(session, join);
 }

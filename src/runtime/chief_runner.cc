@@ -101,7 +101,6 @@ absl::Status ChiefRunner::Prepare() {
   chief.expects_evaluator = options_.expects_evaluator;
   chief.job_id = history.job_id;
   if (chief.job_id.empty()) chief.job_id = absl::StrFormat("%016x%016x", RandomNonce(), RandomNonce());
-  chief.generation = history.last_generation.Next();
   chief.last_incarnation = history.last_incarnation;
   std::int64_t committed = 0;
   for (const auto& [version, samples] : history.commits) committed += samples;
@@ -121,6 +120,7 @@ absl::Status ChiefRunner::Prepare() {
   log_ = std::move(claim.log);
   EK_RETURN_IF_ERROR(storage_.SyncFolder(options_.model_dir));
   chief.term = claim.term;
+  chief.generation = FirstGeneration(history, claim.term);
   if (!chief.finished_before) {
     EK_ASSIGN_OR_RETURN(outputs_, ChiefOutputs::Open(storage_, options_.model_dir, clock_, resumed));
   }

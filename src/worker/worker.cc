@@ -60,7 +60,9 @@ class Worker {
   // Waits for `done` (called under the lock), keeping the links up. Returns early, with end_, once that is set: ok where
   // the job ended well, so look at end_ too.
   template <class Done>
-  absl::Status WaitFor(const std::string& what, TimePoint deadline, Done done);
+  absl::Status WaitFor(const std::string& what, TimePoint deadline, Done done, bool needs_servers = true);
+  std::unique_ptr<ServerLink> MakeLink(std::size_t index, const ServerAddress& address);
+  void FollowServers();
   void Doing(const std::string& what) { session_->SetState(what); }
   int server_count() const { return static_cast<int>(links_.size()); }
 
@@ -77,6 +79,7 @@ class Worker {
   std::unique_ptr<StepBuffers> buffers_;
   std::unique_ptr<BatchLoader> loader_;
   std::vector<std::unique_ptr<ServerLink>> links_;
+  std::vector<ServerAddress> servers_;  // that the links lead to
   std::unique_ptr<MemberSession> session_;
   std::optional<UpdateId> requested_;  // from the loader, newest
   std::vector<std::uint64_t> row_keys_;
@@ -93,6 +96,7 @@ class Worker {
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);  // the job or the session is over
   std::optional<Welcome> welcome_ ABSL_GUARDED_BY(mutex_);
   bool links_ready_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<std::vector<ServerAddress>> moved_servers_ ABSL_GUARDED_BY(mutex_);  // not looked at yet
   bool stop_asked_ ABSL_GUARDED_BY(mutex_) = false;
   std::string waits_for_ ABSL_GUARDED_BY(mutex_);  // whom the job waits for, as the chief said last
   std::optional<Ticket> bound_ ABSL_GUARDED_BY(mutex_);  // to be computed next
@@ -125,7 +129,10 @@ void Worker::Fail(const absl::Status& status) {
 // --- callbacks ------------------------------------------------------------------------------------------------------
 
 void Worker::OnWelcome(const Welcome& welcome) {
-  if (welcome_ && welcome_->incarnation == welcome.incarnation) return;
+  if (welcome_ && welcome_->incarnation == welcome.incarnation) {
+    if (links_ready_) moved_servers_ = welcome.servers;
+    return;
+  }
   if (welcome_) {
     if (!end_) end_ = absl::PermissionDeniedError("the chief took this process for a new one");
     return;
@@ -289,28 +296,8 @@ absl::Status Worker::Connect() {
     restage_at_.assign(welcome.servers.size(), kNever);
     pulled_version_.resize(welcome.servers.size());
   }
-  for (std::size_t i = 0; i < welcome.servers.size(); ++i) {
-    const int server = static_cast<int>(i);
-    links_.push_back(std::make_unique<ServerLink>(
-        absl::StrCat("ps:", i), welcome.servers[i].address, options_.name, transport_, clock_,
-        ServerLink::Callbacks{
-            [this] { return session_->envelope(); },
-            [this, server] {
-              MutexLock lock(mutex_);
-              const TimePoint now = clock_.Now();
-              if (!pulled_[static_cast<std::size_t>(server)]) pull_at_[static_cast<std::size_t>(server)] = now;
-              restage_at_[static_cast<std::size_t>(server)] = now;
-              changed_.NotifyAll();
-            },
-            [this] {
-              MutexLock lock(mutex_);
-              changed_.NotifyAll();
-            },
-            [this, server](Message message, const PayloadIn& payload) {
-              OnServerMessage(server, std::move(message), payload);
-            },
-            [this](const absl::Status& status) { Fail(status); }}));
-  }
+  for (std::size_t i = 0; i < welcome.servers.size(); ++i) links_.push_back(MakeLink(i, welcome.servers[i]));
+  servers_ = welcome.servers;
   EK_RETURN_IF_ERROR(WaitFor("the servers", kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return stop_asked_ || std::all_of(links_.begin(), links_.end(), [](const auto& link) { return link->up(); });
   }));
@@ -322,10 +309,51 @@ absl::Status Worker::Connect() {
   return absl::OkStatus();
 }
 
+std::unique_ptr<ServerLink> Worker::MakeLink(std::size_t index, const ServerAddress& address) {
+  const int server = static_cast<int>(index);
+  return std::make_unique<ServerLink>(
+      absl::StrCat("ps:", index), address.address, options_.name, transport_, clock_,
+      ServerLink::Callbacks{
+          [this] { return session_->envelope(); },
+          [this, index] {
+            MutexLock lock(mutex_);
+            const TimePoint now = clock_.Now();
+            if (!pulled_[index]) pull_at_[index] = now;
+            restage_at_[index] = now;
+            changed_.NotifyAll();
+          },
+          [this] {
+            MutexLock lock(mutex_);
+            changed_.NotifyAll();
+          },
+          [this, server](Message message, const PayloadIn& payload) {
+            OnServerMessage(server, std::move(message), payload);
+          },
+          [this](const absl::Status& status) { Fail(status); }});
+}
+
+// A server that was lost has a replacement, at the same address or another.
+void Worker::FollowServers() {
+  std::vector<ServerAddress> now;
+  {
+    MutexLock lock(mutex_);
+    if (!moved_servers_) return;
+    now = *std::exchange(moved_servers_, std::nullopt);
+  }
+  for (std::size_t i = 0; i < std::min(now.size(), links_.size()); ++i) {
+    if (now[i].incarnation == servers_[i].incarnation) continue;
+    LogInfo(absl::StrCat("ps:", i, " is now at ", now[i].address));
+    links_[i]->Close();
+    links_[i] = MakeLink(i, now[i]);
+    servers_[i] = now[i];
+  }
+}
+
 template <class Done>
-absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, Done done) {
+absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, Done done, bool needs_servers) {
   const Duration ps_timeout = options_.experiment.membership.ps_timeout;
   for (;;) {
+    FollowServers();
     for (auto& link : links_) link->Poll();
     MutexLock lock(mutex_);
     for (;;) {
@@ -340,7 +368,7 @@ absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, Done d
       for (const auto& link : links_) {
         attempt = std::min(attempt, link->NextAttempt());
         const TimePoint down = link->down_since();
-        if (down == kNever) continue;
+        if (down == kNever || !needs_servers) continue;
         if (down + ps_timeout <= now) {
           return absl::DeadlineExceededError(
               absl::StrFormat("waited %.1f s for %s at %s, while waiting for %s: %s", ToSeconds(ps_timeout),
@@ -348,7 +376,7 @@ absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, Done d
         }
         wake = std::min(wake, down + ps_timeout);
       }
-      if (attempt <= now) break;
+      if (attempt <= now || moved_servers_) break;
       changed_.WaitUntil(mutex_, std::min(wake, attempt));
     }
   }
@@ -541,7 +569,7 @@ absl::Status Worker::Loop() {
     Doing("waiting for a ticket");
     EK_RETURN_IF_ERROR(WaitFor("a ticket", kNever, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       return stop_asked_ || bound_ || (ahead_ && ahead_->update != requested_);
-    }));
+    }, /*needs_servers=*/false));
     std::optional<Ticket> ticket;
     {
       MutexLock lock(mutex_);

@@ -46,6 +46,29 @@ def test_an_unlisted_worker_joins(job):
     check(len(job.summary()["workers"]) == 3, job.summary()["workers"])
 
 
+def test_a_killed_server_is_replaced_and_the_job_rolls_back(job):
+    """In BSP with the same bits as if nothing had happened; the workers live on."""
+    sums = []
+    for name, kills in [("whole", 0), ("killed", 2)]:
+        job.model_dir = job.path(name)
+        cluster, arguments, all_roles = start_all(job, 100000, "--set", "train.max_commits=6000",
+                                                  "--set", "checkpoint.every_commits=150")
+        for kill in range(kills):
+            all_roles["chief:0"].wait_for(f"checkpoint g{kill + 1}-c{450 * (kill + 1)} is complete")
+            all_roles["ps:1"].popen.kill()
+            all_roles["ps:1"].wait()
+            all_roles["ps:1"] = job.role("ps:1", cluster, *arguments)
+            all_roles["chief:0"].wait_for(f"all 2 servers hold version g{kill + 2}")
+        for process in all_roles.values():
+            process.expect(0)
+        summary = job.summary()
+        check(summary["commits"] == 6000 and summary["samples_trained"] == 6000 * 48, summary)
+        check(set(summary["samples_per_epoch"]) == {480}, summary["samples_per_epoch"])
+        check((summary["samples_rolled_back"] > 0) == (kills > 0), summary["samples_rolled_back"])
+        sums.append(summary["parameters_sha256"])
+    check(sums[0] == sums[1], "other parameters after the rollbacks")
+
+
 def test_sigterm_to_the_chief_stops_all_in_good_order(job):
     _, _, all_roles = start_all(job, 100000)
     all_roles["worker:0"].wait_for("admitted")

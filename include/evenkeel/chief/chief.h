@@ -137,5 +137,8 @@ struct LogHistory {
   std::vector<std::pair<Version, std::int64_t>> commits;  // surviving and rolled back: version, samples
 };
 LogHistory SummarizeLog(const std::vector<LogRecord>& records);
+// The generation of a history that starts in `term`: never one that an earlier term started, also where a crash took the
+// end of the log, because a term's number is durable before anything is sent in it.
+Generation FirstGeneration(const LogHistory& history, Term term);
 
 }  // namespace evenkeel

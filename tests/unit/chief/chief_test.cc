@@ -351,6 +351,54 @@ TEST_CASE("without a final score in time the job ends and says so", "[chief]") {
                       [](const std::string& line) { return absl::StrContains(line, "final score"); }));
 }
 
+TEST_CASE("a lost server rolls the job back to its last checkpoint; workers live on and samples stay exact", "[chief]") {
+  const std::string mode = GENERATE("train.sync.mode=bsp", "train.sync.mode=asp");
+  const bool replaced_at_once = GENERATE(true, false);
+  FakeClusterOptions options;
+  options.samples = 3000;
+  options.seed = GENERATE(21, 22, 23);
+  options.overrides = mode + " train.epochs=2 train.global_batch_size=90 checkpoint.every_commits=7 "
+                             "membership.lease_ms=3000 membership.renew_ms=500";
+  FakeCluster cluster(options);
+  for (int loss = 0; loss < 2; ++loss) {
+    const std::size_t target = cluster.commits().size() + 20;
+    cluster.RunUntil([&] { return cluster.end() || cluster.commits().size() >= target; });
+    cluster.KillServer(loss);
+    if (!replaced_at_once) {
+      const std::size_t rollbacks = static_cast<std::size_t>(loss) + 1;
+      cluster.RunUntil([&] { return cluster.end() || cluster.rollbacks() >= rollbacks; });
+    }
+    cluster.StartServer(loss);
+  }
+  REQUIRE(cluster.Run());
+  INFO(cluster.end()->status.ToString());
+  REQUIRE(cluster.end()->summary.status == "finished");
+  REQUIRE(cluster.rollbacks() == 2);
+  REQUIRE(cluster.end()->summary.samples_per_epoch == std::vector<std::int64_t>{3000, 3000});
+  REQUIRE(cluster.end()->summary.samples_trained == 6000);
+  REQUIRE(cluster.end()->summary.samples_rolled_back > 0);
+  // The surviving history, from the log alone: rolled back commits are gone, the others cover each epoch once.
+  std::map<Epoch, IntervalSet> spent;
+  for (const CommitRecord& record : cluster.surviving_commits()) {
+    for (const CommittedUpdate& update : record.updates) spent[update.epoch].Add(update.positions);
+  }
+  REQUIRE(spent.size() == 2);
+  for (const auto& [epoch, set] : spent) REQUIRE(set.size() == 3000);
+  for (int worker = 0; worker < options.workers; ++worker) REQUIRE(cluster.Refusal(worker).empty());
+}
+
+TEST_CASE("a server that is lost and not replaced ends the job with its name", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 100000;
+  options.overrides = "membership.lease_ms=3000 membership.renew_ms=500 membership.ps_timeout_ms=5000";
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() >= 5; });
+  cluster.KillServer(1);
+  REQUIRE(cluster.Run());
+  REQUIRE(cluster.end()->status.code() == absl::StatusCode::kDeadlineExceeded);
+  REQUIRE(absl::StrContains(cluster.end()->status.message(), "ps:1"));
+}
+
 TEST_CASE("the same seed gives the same log", "[chief]") {
   auto trace = [] {
     FakeClusterOptions options;

@@ -39,21 +39,34 @@ FakeCluster::FakeCluster(const FakeClusterOptions& options) : options_(options),
   chief_ = std::make_unique<Chief>(std::move(chief));
   Take(chief_->Start(now_, 1700000000000));
   for (int i = 0; i < options.servers; ++i) {
-    Server server;
-    server.session = last_session_ = last_session_.Next();
-    servers_.push_back(server);
-    Join join;
-    join.role = Role::kPs;
-    join.name = absl::StrCat("ps:", i);
-    join.index = i;
-    join.nonce = 1000 + static_cast<std::uint64_t>(i);
-    join.address = absl::StrCat("host:", i);
-    to_chief_[server.session].push_back(FromServer(i, std::move(join)));
+    servers_.emplace_back();
+    StartServer(i);
   }
   for (int i = 0; i < options.workers; ++i) StartWorker(absl::StrCat("worker:", i));
 }
 
 FakeCluster::~FakeCluster() = default;
+
+void FakeCluster::StartServer(int index) {
+  Server server;
+  server.session = last_session_ = last_session_.Next();
+  server.generation = Generation(options_.resume ? 2 : 1);
+  servers_[static_cast<std::size_t>(index)] = server;
+  Join join;
+  join.role = Role::kPs;
+  join.name = absl::StrCat("ps:", index);
+  join.index = index;
+  join.nonce = 100000 + server.session.value();
+  join.address = absl::StrCat("host:", index);
+  to_chief_[server.session].push_back(FromServer(index, std::move(join)));
+}
+
+void FakeCluster::KillServer(int index) {
+  Server& server = servers_[static_cast<std::size_t>(index)];
+  server.alive = false;
+  to_chief_.erase(server.session);
+  from_chief_.erase(server.session);
+}
 
 int FakeCluster::StartWorker(const std::string& name) {
   const int index = static_cast<int>(workers_.size());
@@ -91,7 +104,7 @@ Message FakeCluster::FromServer(int server, Body body) {
   Message message;
   message.envelope.spec_hash = experiment_.spec_hash;
   message.envelope.sender = servers_[static_cast<std::size_t>(server)].incarnation;
-  message.envelope.generation = Generation(options_.resume ? 2 : 1);
+  message.envelope.generation = servers_[static_cast<std::size_t>(server)].generation;
   message.body = std::move(body);
   return message;
 }
@@ -123,6 +136,25 @@ std::vector<CommitRecord> FakeCluster::commits() const {
     if (const auto* commit = std::get_if<CommitRecord>(&record)) list.push_back(*commit);
   }
   return list;
+}
+
+std::vector<CommitRecord> FakeCluster::surviving_commits() const {
+  std::vector<CommitRecord> list;
+  for (const LogRecord& record : log_) {
+    if (const auto* commit = std::get_if<CommitRecord>(&record)) list.push_back(*commit);
+    if (const auto* rollback = std::get_if<RollbackRecord>(&record)) {
+      std::erase_if(list, [&](const CommitRecord& commit) {
+        return commit.decision.version.commit > rollback->checkpoint.commit;
+      });
+    }
+  }
+  return list;
+}
+
+std::size_t FakeCluster::rollbacks() const {
+  return static_cast<std::size_t>(std::count_if(log_.begin(), log_.end(), [](const LogRecord& record) {
+    return std::holds_alternative<RollbackRecord>(record);
+  }));
 }
 
 void FakeCluster::Take(ChiefActions actions) {
@@ -161,7 +193,7 @@ void FakeCluster::TrySeal(int index, SetNumber number) {
 
 void FakeCluster::ServerStages(int index, const StageMessage& stage) {
   Server& server = servers_[static_cast<std::size_t>(index)];
-  if (!server.live.contains(stage.update.incarnation) || server.dropped.contains(stage.update)) return;
+  if (!server.alive || !server.live.contains(stage.update.incarnation) || server.dropped.contains(stage.update)) return;
   if (!server.staged.emplace(stage.update, stage.content).second) return;
   to_chief_[server.session].push_back(FromServer(
       index, Staged{stage.update, stage.content.samples, 0.5 * static_cast<double>(stage.content.samples),
@@ -174,6 +206,11 @@ void FakeCluster::ServerReceives(int index, const Message& message) {
   auto reply = [&](Body body) { to_chief_[server.session].push_back(FromServer(index, std::move(body))); };
   if (const auto* welcome = std::get_if<Welcome>(&message.body)) server.incarnation = welcome->incarnation;
   if (const auto* configure = std::get_if<Configure>(&message.body)) {
+    server.generation = message.envelope.generation;
+    server.staged.clear();
+    server.seals.clear();
+    server.sealed.clear();
+    if (configure->version.generation != server.version.generation) server.applied.clear();
     server.version = configure->version;
     reply(Configured{ServerIndex(static_cast<std::uint32_t>(index)), configure->version, 64});
   }
@@ -278,7 +315,7 @@ void FakeCluster::StepOnce() {
   }
   for (std::size_t i = 0; i < servers_.size(); ++i) {
     auto& queue = from_chief_[servers_[i].session];
-    if (queue.empty()) continue;
+    if (queue.empty() || !servers_[i].alive) continue;
     moves.push_back([this, i, &queue] {
       Message message = std::move(queue.front());
       queue.pop_front();
@@ -318,7 +355,7 @@ void FakeCluster::StepOnce() {
     to_chief_[worker.session].push_back(FromWorker(static_cast<int>(i), Renew{"working", 0}));
   }
   for (std::size_t i = 0; i < servers_.size(); ++i) {
-    if (servers_[i].incarnation == Incarnation{} || servers_[i].next_renew > now_) continue;
+    if (!servers_[i].alive || servers_[i].incarnation == Incarnation{} || servers_[i].next_renew > now_) continue;
     servers_[i].next_renew = now_ + std::chrono::seconds(1);
     to_chief_[servers_[i].session].push_back(FromServer(static_cast<int>(i), Renew{"serving", 0}));
   }

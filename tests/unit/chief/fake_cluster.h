@@ -41,6 +41,8 @@ class FakeCluster {
   void KillWorker(int index);            // silently: its lease must find out
   void PauseWorker(int index, bool paused);  // takes and sends nothing
   void LeaveWorker(int index);
+  void KillServer(int index);   // silently: its lease must find out
+  void StartServer(int index);  // a new process under the same name
   int StartWorker(const std::string& name);  // returns its index
   // The worker's next stage reports this many NaNs.
   void Poison(int index) { poisoned_ = index; }
@@ -50,6 +52,9 @@ class FakeCluster {
   Chief& chief() { return *chief_; }
   const std::vector<LogRecord>& log() const { return log_; }
   std::vector<CommitRecord> commits() const;
+  // Without those that a rollback took back.
+  std::vector<CommitRecord> surviving_commits() const;
+  std::size_t rollbacks() const;
   const std::optional<EndAction>& end() const { return end_; }
   const std::vector<Manifest>& manifests() const { return manifests_; }
   const std::vector<std::string>& lines() const { return lines_; }
@@ -72,6 +77,8 @@ class FakeCluster {
   };
   struct Server {
     SessionId session;
+    bool alive = true;
+    Generation generation{1};
     Incarnation incarnation;
     TimePoint next_renew{};
     std::set<Incarnation> live, known;

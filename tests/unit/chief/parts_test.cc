@@ -99,7 +99,7 @@ TEST_CASE("a batch is split exactly, in proportion, within its bounds", "[chief]
     }
   }
   const double weights[] = {2, 17, 20};
-  REQUIRE(SplitBatch(390, weights, {}) == std::vector<std::int64_t>{20, 170, 200});
+  REQUIRE(SplitBatch(390, weights, SplitBounds{}) == std::vector<std::int64_t>{20, 170, 200});
 }
 
 TEST_CASE("a late tick does not cost members their leases", "[chief]") {
