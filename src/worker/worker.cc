@@ -63,6 +63,8 @@ class Worker {
   absl::Status WaitFor(const std::string& what, TimePoint deadline, Done done, bool needs_servers = true);
   std::unique_ptr<ServerLink> MakeLink(std::size_t index, const ServerAddress& address);
   void FollowServers();
+  void SayReady();
+  bool AllUp() const;
   void Doing(const std::string& what) { session_->SetState(what); }
   int server_count() const { return static_cast<int>(links_.size()); }
 
@@ -95,8 +97,9 @@ class Worker {
   CondVar changed_;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);  // the job or the session is over
   std::optional<Welcome> welcome_ ABSL_GUARDED_BY(mutex_);
-  bool links_ready_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ready_due_ ABSL_GUARDED_BY(mutex_) = false;  // after each Welcome, once all servers are connected
   std::optional<std::vector<ServerAddress>> moved_servers_ ABSL_GUARDED_BY(mutex_);  // not looked at yet
+  bool renewed_ ABSL_GUARDED_BY(mutex_) = false;    // a new incarnation says hello everywhere
   bool stop_asked_ ABSL_GUARDED_BY(mutex_) = false;
   std::string waits_for_ ABSL_GUARDED_BY(mutex_);  // whom the job waits for, as the chief said last
   std::optional<Ticket> bound_ ABSL_GUARDED_BY(mutex_);  // to be computed next
@@ -129,13 +132,20 @@ void Worker::Fail(const absl::Status& status) {
 // --- callbacks ------------------------------------------------------------------------------------------------------
 
 void Worker::OnWelcome(const Welcome& welcome) {
-  if (welcome_ && welcome_->incarnation == welcome.incarnation) {
-    if (links_ready_) moved_servers_ = welcome.servers;
-    return;
-  }
+  ready_due_ = true;
   if (welcome_) {
-    if (!end_) end_ = absl::PermissionDeniedError("the chief took this process for a new one");
-    return;
+    if (welcome.servers.size() != welcome_->servers.size()) {
+      if (!end_) end_ = absl::AbortedError("the job has another number of servers now; this worker must start anew");
+      return;
+    }
+    moved_servers_ = welcome.servers;
+    if (welcome_->incarnation != welcome.incarnation) {
+      // A restarted chief counts anew: what the one before had granted is void.
+      renewed_ = true;
+      Supersede();
+      bound_.reset();
+      ahead_.reset();
+    }
   }
   welcome_ = welcome;
 }
@@ -147,12 +157,10 @@ void Worker::Supersede() {
 
 void Worker::OnChiefMessage(Message message) {
   std::string say;
-  bool ready_again = false;
   {
     MutexLock lock(mutex_);
     if (auto* welcome = std::get_if<Welcome>(&message.body)) {
       OnWelcome(*welcome);
-      ready_again = links_ready_;
     } else if (auto* admitted = std::get_if<Admitted>(&message.body)) {
       say = absl::StrCat("admitted with rank ", admitted->rank.value());
     } else if (auto* waiting = std::get_if<Waiting>(&message.body)) {
@@ -189,7 +197,6 @@ void Worker::OnChiefMessage(Message message) {
     changed_.NotifyAll();
   }
   if (!say.empty()) LogInfo(say);
-  if (ready_again) (void)session_->Send(Ready{});  // a broken stream brings another Welcome
 }
 
 void Worker::OnServerMessage(int server, Message message, const PayloadIn& payload) {
@@ -299,14 +306,22 @@ absl::Status Worker::Connect() {
   for (std::size_t i = 0; i < welcome.servers.size(); ++i) links_.push_back(MakeLink(i, welcome.servers[i]));
   servers_ = welcome.servers;
   EK_RETURN_IF_ERROR(WaitFor("the servers", kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return stop_asked_ || std::all_of(links_.begin(), links_.end(), [](const auto& link) { return link->up(); });
+    return stop_asked_ || AllUp();
   }));
+  return absl::OkStatus();
+}
+
+bool Worker::AllUp() const {
+  return !links_.empty() && std::all_of(links_.begin(), links_.end(), [](const auto& link) { return link->up(); });
+}
+
+void Worker::SayReady() {
   {
     MutexLock lock(mutex_);
-    links_ready_ = true;
+    if (!ready_due_ || !AllUp()) return;
+    ready_due_ = false;
   }
-  (void)session_->Send(Ready{});  // said again after each Welcome
-  return absl::OkStatus();
+  (void)session_->Send(Ready{});  // where the stream is down, the next Welcome makes it due again
 }
 
 std::unique_ptr<ServerLink> Worker::MakeLink(std::size_t index, const ServerAddress& address) {
@@ -332,17 +347,19 @@ std::unique_ptr<ServerLink> Worker::MakeLink(std::size_t index, const ServerAddr
           [this](const absl::Status& status) { Fail(status); }});
 }
 
-// A server that was lost has a replacement, at the same address or another.
+// A server that was lost has a replacement, at the same address or another; or a restarted chief has numbered all anew.
 void Worker::FollowServers() {
   std::vector<ServerAddress> now;
+  bool all = false;
   {
     MutexLock lock(mutex_);
-    if (!moved_servers_) return;
+    if (!moved_servers_ || links_.empty()) return;
     now = *std::exchange(moved_servers_, std::nullopt);
+    all = std::exchange(renewed_, false);
   }
-  for (std::size_t i = 0; i < std::min(now.size(), links_.size()); ++i) {
-    if (now[i].incarnation == servers_[i].incarnation) continue;
-    LogInfo(absl::StrCat("ps:", i, " is now at ", now[i].address));
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    if (now[i].incarnation == servers_[i].incarnation && !all) continue;
+    if (now[i].address != servers_[i].address) LogInfo(absl::StrCat("ps:", i, " is now at ", now[i].address));
     links_[i]->Close();
     links_[i] = MakeLink(i, now[i]);
     servers_[i] = now[i];
@@ -355,6 +372,7 @@ absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, Done d
   for (;;) {
     FollowServers();
     for (auto& link : links_) link->Poll();
+    SayReady();
     MutexLock lock(mutex_);
     for (;;) {
       if (end_) return *end_;
@@ -376,7 +394,7 @@ absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, Done d
         }
         wake = std::min(wake, down + ps_timeout);
       }
-      if (attempt <= now || moved_servers_) break;
+      if (attempt <= now || (moved_servers_ && !links_.empty()) || (ready_due_ && AllUp())) break;
       changed_.WaitUntil(mutex_, std::min(wake, attempt));
     }
   }
