@@ -1,4 +1,6 @@
-// Cuts a total exactly into shares by weight.
+// Cuts a total exactly into shares: by weight, or so that the largest predicted time is least.
+//
+// Threading: pure functions. Deterministic: ties go to the lower index.
 #pragma once
 
 #include <cstdint>
@@ -16,5 +18,30 @@ struct SplitBounds {
 // exactly `total`. Shares below the floor are raised and the others take the rest, likewise above the ceiling. When the
 // total is less than floor times the number of weights, the floor does not bind.
 std::vector<std::int64_t> SplitBatch(std::int64_t total, std::span<const double> weights, SplitBounds bounds);
+
+// What a share may be; both ends are allowed.
+struct ShareRange {
+  std::int64_t floor = 0;
+  std::int64_t ceiling = 0;
+};
+
+// The same with a range for each share.
+// Requires: as many ranges as weights, floor <= ceiling, sum of floors <= total <= sum of ceilings.
+std::vector<std::int64_t> SplitBatch(std::int64_t total, std::span<const double> weights,
+                                     std::span<const ShareRange> ranges);
+
+// Seconds that a batch of b takes: fixed + per_sample·b.
+struct StepTimeLine {
+  double fixed = 0;
+  double per_sample = 0;
+  double At(double batch) const { return fixed + per_sample * batch; }
+};
+
+// The shares in their ranges that sum to exactly `total` and minimise the largest line[i].At(share[i]): an exact
+// optimum over integers. O(n log n) beside a few tens of passes.
+// Requires: as many ranges as lines, per_sample > 0, fixed >= 0, floor <= ceiling,
+//           sum of floors <= total <= sum of ceilings.
+std::vector<std::int64_t> MinMaxSplit(std::int64_t total, std::span<const StepTimeLine> lines,
+                                      std::span<const ShareRange> ranges);
 
 }  // namespace evenkeel

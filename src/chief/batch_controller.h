@@ -1,0 +1,184 @@
+// Decides each worker's share of the global batch from how long its steps take.
+//
+// Modes: `off` equal shares; `static` in proportion to declared speeds; `proportional` the rule that OmniLearn
+// published, b - (b/t)(t - mean t), for comparison; `model` a line t(b) = fixed + per_sample·b for each worker and the
+// exact min-max assignment. Equal predicted step times are what synchronous steps need and, where workers do not wait
+// for each other (ASP, SSP), they are equal update rates: the same plan serves both.
+//
+// What keeps `model` from cycling, while a changed worker is followed within a few steps:
+// - a change must be worth more than the dead band even if every slow worker's model errs to the slow side by as much
+// as
+//   the slowest of that many would by chance. Where steps are quiet the dead band shrinks, to a fifth at least;
+// - after a change it holds off, twice as long each time and at least half as long as nothing happened before, up to
+//   `hold_off_steps_max`: so batches settle to one change in that many steps as long as no member changes. A detected
+//   change of speed, a suspected collapse of throughput, and every join and leave begin again with the shortest.
+// Every plan sums exactly to its total within the bounds, or is an error.
+//
+// Threading: none; one caller at a time. Reads no clock: a step is one Plan(). Deterministic.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "chief/batch_split.h"
+#include "chief/step_time_model.h"
+#include "chief/throughput_ceiling.h"
+#include "evenkeel/core/ids.h"
+
+namespace evenkeel {
+
+struct BatchControllerOptions {
+  enum class Mode { kOff, kStatic, kProportional, kModel };
+  Mode mode = Mode::kModel;
+  std::int64_t min_batch_size = 16;
+  std::int64_t max_batch_size = 0;  // 0: none
+  double dead_band = 0.05;         // part of the step time that a change must gain; proportional: |t - mean t| / mean t
+  std::int64_t warm_up_steps = 2;  // from a change of members to the first change of batches
+  std::int64_t hold_off_steps = 3;
+  std::int64_t hold_off_steps_max = 100;
+  std::int64_t window_size = 5;     // proportional: steps between decisions
+  double smoothing = 0.3;           // proportional: weight of the newest step
+  double collapse_factor = 1.5;     // of the time per sample, beyond which a larger batch is too large
+  std::int64_t retry_steps = 500;   // until a learnt ceiling is tried
+  std::size_t history_max = 16384;  // names remembered
+  StepTimeOptions step_time;
+};
+
+struct BatchShare {
+  Incarnation worker;
+  std::int64_t batch = 0;
+  friend bool operator==(const BatchShare&, const BatchShare&) = default;
+};
+
+// What a table of workers shows.
+struct BatchWorkerView {
+  Incarnation worker;
+  std::string name;
+  std::int64_t batch = 0;         // of the last Plan
+  std::int64_t observations = 0;  // 0: the rest is belief
+  StepTimeLine line;
+  double predicted_seconds = 0;  // of a step at `batch`; 0 without observations
+  double noise = 0;              // relative standard deviation of a step
+  std::int64_t ceiling = 0;      // given or learnt; 0: none
+};
+
+class BatchController {
+ public:
+  // What a checkpoint keeps: models by worker name, the longest unused first.
+  struct State {
+    struct Record {
+      std::string name;
+      StepTimeModel::State model;
+      std::int64_t ceiling = 0;
+    };
+    std::vector<Record> records;
+  };
+
+  explicit BatchController(BatchControllerOptions options) : options_(options) {}
+
+  // A member more, the last in order. `declared_speed` in samples per any unit of time, the same for all; 0: not
+  // declared. It starts from what is remembered under its name, else from its declared speed, else as the mean of the
+  // others. Requires a new incarnation.
+  void AddWorker(Incarnation worker, std::string_view name, double declared_speed = 0);
+  // Remembers it by name. Unknown: ignored.
+  void RemoveWorker(Incarnation worker);
+  // No batch of this worker may be larger: what its memory holds. 0: no such bound. Unknown: ignored.
+  void SetCeiling(Incarnation worker, std::int64_t batch);
+
+  // A finished step: compute time without waiting. Unknown workers and values that are no time are ignored.
+  void Observe(Incarnation worker, std::int64_t batch, double compute_seconds);
+
+  // The shares of the next step, in order of joining; counts as a step.
+  // Errors: kInvalidArgument where the bounds cannot hold; nothing changes. kFailedPrecondition without workers.
+  absl::StatusOr<std::vector<BatchShare>> Plan(std::int64_t total);
+
+  // The shares of a step that has fewer samples than usual, as at the end of the data: by the same models as the last
+  // Plan. Not a step, no decision. The floor does not bind where it cannot. The ceilings hold.
+  absl::StatusOr<std::vector<BatchShare>> PlanRemainder(std::int64_t total) const;
+
+  // Why the last Plan that changed shares did: one line.
+  const std::string& Explain() const { return reason_; }
+  std::int64_t changes() const { return changes_; }  // Plans that changed shares among the same members and total
+  // Of the step planned last: the largest predicted time of its members. 0: nothing known.
+  double PredictedSeconds() const;
+  std::vector<BatchWorkerView> Workers() const;
+  std::size_t size() const { return workers_.size(); }
+
+  State Save() const;
+  // Remembers what `state` holds, for workers added from now on.
+  // Errors: kInvalidArgument, naming the record; nothing changes.
+  absl::Status Load(const State& state);
+
+ private:
+  struct Worker {
+    Worker(Incarnation id_in, std::string_view name_in, double speed, const BatchControllerOptions& options)
+        : id(id_in),
+          name(name_in),
+          declared_speed(speed),
+          model(options.step_time),
+          throughput(options.collapse_factor, options.retry_steps) {}
+    Incarnation id;
+    std::string name;
+    double declared_speed;
+    std::int64_t memory_ceiling = 0;
+    StepTimeModel model;
+    ThroughputCeiling throughput;
+    std::int64_t batch = 0;
+    StepTimeLine planned{0, 1};  // what `batch` was decided by
+    // proportional: of the steps at `batch`, and samples per second by the last smoothed time
+    double smoothed_seconds = 0;
+    std::int64_t smoothed_steps = 0;
+    double rate = 0;
+  };
+  struct Memory {
+    std::uint64_t order = 0;
+    State::Record record;
+  };
+  struct Ranges {
+    std::vector<ShareRange> of;
+    bool learnt_dropped = false;  // the learnt ceilings do not hold the total
+  };
+
+  Worker* Find(Incarnation worker);
+  void Remember(State::Record record);
+  absl::StatusOr<Ranges> MakeRanges(std::int64_t total) const;
+  std::vector<StepTimeLine> Lines() const;
+  std::vector<double> Rates() const;
+  double DeadBand() const;
+  void PoolNoise();
+
+  // Why the shares may not stay as they are; empty: they may.
+  std::string Force(std::int64_t total, const Ranges& ranges) const;
+  // The new shares, or nothing to keep the old ones. Sets pending_reason_.
+  std::optional<std::vector<std::int64_t>> DecideModel(std::int64_t total, const Ranges& ranges, bool forced);
+  std::optional<std::vector<std::int64_t>> DecideProportional(std::int64_t total, const Ranges& ranges, bool forced);
+  void Adopt(const std::vector<std::int64_t>& shares);
+  std::vector<BatchShare> Shares() const;
+
+  const BatchControllerOptions options_;
+  std::vector<Worker> workers_;  // in order of joining
+  absl::flat_hash_map<Incarnation, std::size_t> index_;
+  std::map<std::string, Memory, std::less<>> history_;
+  std::uint64_t history_order_ = 0;
+
+  std::int64_t total_ = -1;  // of the last Plan
+  bool members_changed_ = true;
+  std::string event_;             // what asks for a decision now, for the reason; empty: nothing
+  std::int64_t event_steps_ = 0;  // since the event
+  std::int64_t age_ = 0;          // steps since members or speeds changed
+  std::int64_t steps_since_change_ = 0;
+  std::int64_t hold_off_ = 0;       // steps after the last change
+  std::int64_t next_hold_off_ = 0;  // after the next
+  std::int64_t changes_ = 0;
+  std::string pending_reason_;  // of the decision being made
+  std::string reason_ = "no plan yet";
+};
+
+}  // namespace evenkeel
