@@ -9,6 +9,7 @@ namespace evenkeel {
 namespace {
 
 constexpr double kFirstSteps = 2;            // that the noise assumed is worth
+constexpr double kLeastNoise = 1e-4;         // keeps the equations well conditioned
 constexpr double kLeastTestNoise = 0.05;     // smaller changes than this are left to the forgetting
 constexpr double kNoiseMemory = 100;         // steps
 constexpr double kRestartSteps = 10;         // that an old level is worth
@@ -24,8 +25,8 @@ constexpr double kLeastSlope = 1e-4;
 }  // namespace
 
 double StepTimeModel::noise() const {
-  return std::sqrt((first_noise_ * first_noise_ * kFirstSteps + state_.residual_squares) /
-                   (kFirstSteps + state_.residual_weight));
+  return std::max(kLeastNoise, std::sqrt((first_noise_ * first_noise_ * kFirstSteps + state_.residual_squares) /
+                                         (kFirstSteps + state_.residual_weight)));
 }
 
 double StepTimeModel::TestNoise() const {
