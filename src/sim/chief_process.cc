@@ -1,0 +1,148 @@
+#include "sim/chief_process.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace evenkeel::sim {
+namespace {
+
+constexpr Duration kDiskTime = std::chrono::milliseconds(4);
+
+}  // namespace
+
+ChiefProcess::ChiefProcess(Environment& environment, std::uint64_t life)
+    : Peer("chief"),
+      environment_(environment),
+      rng_(environment.NewRng("chief", life)),
+      options_(MakeOptions(environment)),
+      chief_(std::make_unique<Chief>(options_)) {}
+
+// As runtime's chief prepares itself from its model_dir.
+ChiefOptions ChiefProcess::MakeOptions(Environment& environment) {
+  JobDisk& disk = environment.disk;
+  const LogHistory history = SummarizeLog(disk.Records());
+  ChiefOptions options;
+  options.experiment = environment.experiment;
+  options.model_dir = "model";
+  options.servers = environment.scenario.servers;
+  for (std::uint32_t i = 0; i < environment.scenario.workers; ++i) {
+    options.listed_workers.push_back(absl::StrCat("worker:", i));
+  }
+  options.last_incarnation = history.last_incarnation;
+  std::int64_t committed = 0;
+  for (const auto& [version, samples] : history.commits) committed += samples;
+  if (!disk.manifests.empty()) {
+    options.resume = disk.manifests.rbegin()->second;
+    options.samples_rolled_back = std::max<std::int64_t>(0, committed - options.resume->samples_trained);
+    if (options.resume->final && history.end && history.end->status == "finished") {
+      options.finished_before = *history.end;
+    }
+  }
+  options.term = disk.ClaimTerm();
+  options.generation = FirstGeneration(history, options.term);
+  options.job_id = history.job_id;
+  if (options.job_id.empty()) {
+    options.job_id = absl::StrFormat("%032x", MixKey(environment.scenario.seed, options.term.value()));
+  }
+  return options;
+}
+
+void ChiefProcess::Start() {
+  if (!options_.finished_before) environment_.invariants.ChiefStarts(options_);
+  Take(chief_->Start(environment_.scheduler.now(), 1'700'000'000'000));
+}
+
+void ChiefProcess::OnTimer() {
+  const TimePoint now = environment_.scheduler.now();
+  if (now >= chief_->NextDeadline()) return Take(chief_->Tick(now));
+  environment_.scheduler.Wake(*this, chief_->NextDeadline());
+}
+
+void ChiefProcess::TickNow() { Take(chief_->Tick(environment_.scheduler.now())); }
+
+void ChiefProcess::OnMessage(SessionId stream, Message message, Payload) {
+  streams_.insert(stream);
+  std::vector<std::pair<SessionId, Message>> messages;
+  messages.emplace_back(stream, std::move(message));
+  environment_.interposer.BeforeChief(messages);
+  for (auto& [session, one] : messages) {
+    Take(chief_->OnMessage(session, std::move(one), environment_.scheduler.now()));
+  }
+}
+
+void ChiefProcess::OnClosed(SessionId stream) {
+  streams_.erase(stream);
+  Take(chief_->OnSessionClosed(stream, environment_.scheduler.now()));
+}
+
+void ChiefProcess::Stop() { Take(chief_->Stop("told to", environment_.scheduler.now())); }
+
+void ChiefProcess::CloseAll() {
+  for (SessionId stream : std::exchange(streams_, {})) environment_.network.Close(*this, stream);
+}
+
+void ChiefProcess::Take(ChiefActions actions) {
+  environment_.interposer.AfterChief(actions);
+  for (ChiefAction& action : actions) {
+    if (auto* send = std::get_if<SendAction>(&action)) {
+      environment_.invariants.ChiefSends(send->message);
+      environment_.network.Send(*this, send->session, std::move(send->message));
+    } else if (auto* close = std::get_if<CloseAction>(&action)) {
+      if (!streams_.contains(close->session)) continue;
+      environment_.network.Close(*this, close->session);
+      environment_.scheduler.At(environment_.scheduler.now() + Vary(rng_, std::chrono::microseconds(200)), this,
+                                [this, session = close->session] { OnClosed(session); });
+    } else if (auto* append = std::get_if<AppendLogAction>(&action)) {
+      environment_.invariants.LogAppended(append->record);
+      environment_.disk.Append(std::move(append->record));
+    } else if (std::holds_alternative<SyncLogAction>(action)) {
+      OnDisk([this] { environment_.disk.Sync(); });
+    } else if (auto* write = std::get_if<WriteManifestAction>(&action)) {
+      OnDisk([this, manifest = std::move(write->manifest)] { WriteManifest(manifest); });
+    } else if (auto* end = std::get_if<EndAction>(&action)) {
+      environment_.invariants.JobEnded(*end, environment_.disk.manifests);
+      end_ = std::move(*end);
+    }
+  }
+  environment_.scheduler.Wake(*this, chief_->NextDeadline());
+}
+
+void ChiefProcess::OnDisk(std::function<void()> work) {
+  Scheduler& scheduler = environment_.scheduler;
+  disk_free_ = std::max(disk_free_, scheduler.now()) + Vary(rng_, kDiskTime);
+  scheduler.At(disk_free_, this, std::move(work));
+}
+
+void ChiefProcess::WriteManifest(const Manifest& manifest) {
+  absl::Status status;
+  if (failing_manifests_ > 0) {
+    --failing_manifests_;
+    status = absl::ResourceExhaustedError(kDiskError);
+  } else {
+    std::vector<std::uint64_t> fingerprints;
+    const std::string folder = CheckpointFolder(options_.model_dir, manifest.version);
+    for (const PartInfo& part : manifest.parts) {
+      const auto it = environment_.disk.parts.find(JobDisk::PathOf(folder, part.file));
+      if (it == environment_.disk.parts.end() || it->second.version != manifest.version) {
+        environment_.invariants.Break(absl::StrCat("manifest ", CheckpointName(manifest.version), " lists ", part.file,
+                                                   ", which holds another version"));
+      } else {
+        fingerprints.push_back(it->second.fingerprint);
+      }
+    }
+    environment_.invariants.CheckpointWritten(manifest, fingerprints);
+    environment_.disk.manifests[manifest.version] = manifest;
+  }
+  // A crash may come between the two.
+  environment_.scheduler.At(environment_.scheduler.now() + Vary(rng_, kDiskTime), this,
+                            [this, version = manifest.version, status] {
+                              Take(chief_->OnManifestWritten(version, status, environment_.scheduler.now()));
+                            });
+}
+
+}  // namespace evenkeel::sim

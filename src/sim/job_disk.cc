@@ -1,0 +1,44 @@
+#include "sim/job_disk.h"
+
+#include <utility>
+
+#include "evenkeel/core/status.h"
+
+namespace evenkeel::sim {
+
+Term JobDisk::ClaimTerm() {
+  logs_.push_back(TermLog{last_term().Next(), {}, 0});
+  return logs_.back().term;
+}
+
+void JobDisk::Append(LogRecord record) { logs_.back().records.push_back(std::move(record)); }
+
+void JobDisk::Sync() { logs_.back().synced = logs_.back().records.size(); }
+
+absl::Status JobDisk::Crash(double share, std::uint64_t torn_bytes) {
+  if (logs_.empty()) return absl::OkStatus();
+  TermLog& log = logs_.back();
+  const auto unsynced = static_cast<double>(log.records.size() - log.synced);
+  const std::size_t kept = log.records.size() - static_cast<std::size_t>(share * unsynced);
+  std::string bytes;
+  for (std::size_t i = 0; i < kept; ++i) bytes += EncodeLogRecord(log.records[i]);
+  if (kept < log.records.size()) {
+    const std::string torn = EncodeLogRecord(log.records[kept]);
+    bytes += torn.substr(0, torn_bytes % torn.size());
+  }
+  EK_ASSIGN_OR_RETURN(DecodedLog decoded, DecodeLog(std::as_bytes(std::span(bytes))));
+  if (decoded.records.size() != kept) {
+    return absl::DataLossError("a torn tail took whole records with it, or came back as one");
+  }
+  log.records = std::move(decoded.records);
+  log.synced = kept;
+  return absl::OkStatus();
+}
+
+std::vector<LogRecord> JobDisk::Records() const {
+  std::vector<LogRecord> all;
+  for (const TermLog& log : logs_) all.insert(all.end(), log.records.begin(), log.records.end());
+  return all;
+}
+
+}  // namespace evenkeel::sim

@@ -1,0 +1,262 @@
+// What happens in a simulation, drawn from its seed, and its list of faults as JSON.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "evenkeel/core/random.h"
+#include "evenkeel/sim/simulation.h"
+#include "nlohmann/json.hpp"
+
+namespace evenkeel::sim {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct KindName {
+  FaultKind kind;
+  const char* name;
+};
+constexpr std::array<KindName, 14> kKinds = {{{FaultKind::kKill, "kill"},
+                                              {FaultKind::kVanish, "vanish"},
+                                              {FaultKind::kPause, "pause"},
+                                              {FaultKind::kLeave, "leave"},
+                                              {FaultKind::kJoin, "join"},
+                                              {FaultKind::kBreak, "break"},
+                                              {FaultKind::kPartition, "partition"},
+                                              {FaultKind::kSlow, "slow"},
+                                              {FaultKind::kReconnect, "reconnect"},
+                                              {FaultKind::kManifestFailure, "manifest_failure"},
+                                              {FaultKind::kSnapshotFailure, "snapshot_failure"},
+                                              {FaultKind::kStop, "stop"},
+                                              {FaultKind::kCrashChief, "crash_chief"},
+                                              {FaultKind::kCrashAll, "crash_all"}}};
+
+constexpr std::int64_t kLeaseMs = 1000;
+constexpr std::int64_t kMaxMs = 1'000'000'000;
+
+std::int64_t Between(Rng& rng, std::int64_t least, std::int64_t most) {
+  return least + static_cast<std::int64_t>(rng.Below(static_cast<std::uint64_t>(most - least + 1)));
+}
+bool Chance(Rng& rng, double p) { return rng.NextDouble() < p; }
+
+class FaultMaker {
+ public:
+  FaultMaker(Rng& rng, const Scenario& scenario, std::int64_t window_ms)
+      : rng_(rng), scenario_(scenario), window_ms_(window_ms), next_new_(scenario.workers) {}
+
+  Fault Make() {
+    Fault fault;
+    fault.at_ms = Between(rng_, 0, window_ms_);
+    const auto dice = Between(rng_, 0, 999);
+    if (dice < 120) {
+      fault.kind = Chance(rng_, 0.3) ? FaultKind::kVanish : FaultKind::kKill;
+      fault.node = Worker();
+      fault.for_ms = Chance(rng_, 0.6) ? Between(rng_, 50, 3 * kLeaseMs) : 0;
+    } else if (dice < 270) {
+      fault.kind = FaultKind::kPause;
+      fault.node = Chance(rng_, 0.75) ? Worker() : Chance(rng_, 0.5) ? "chief" : Server();
+      // A server's own lease must hold, mostly.
+      const bool long_one = fault.node[0] == 'w' || Chance(rng_, 0.1);
+      fault.for_ms = long_one ? Between(rng_, 10, 3 * kLeaseMs) : Between(rng_, 10, kLeaseMs / 2);
+      fault.share = fault.node == "chief" && Chance(rng_, 0.5) ? 1 : 0;
+    } else if (dice < 340) {
+      fault.kind = FaultKind::kLeave;
+      fault.node = Worker();
+    } else if (dice < 470) {
+      fault.kind = FaultKind::kJoin;
+      fault.node = Chance(rng_, 0.5) ? Worker() : absl::StrCat("worker:", next_new_++);
+    } else if (dice < 690) {
+      fault.kind = FaultKind::kBreak;
+      Pair(fault);
+      fault.share = rng_.NextDouble();
+      fault.for_ms = Chance(rng_, 0.5) ? Between(rng_, 0, 20) : Between(rng_, 0, 2 * kLeaseMs);
+    } else if (dice < 780) {
+      fault.kind = FaultKind::kPartition;
+      Pair(fault);
+      const bool server = fault.node[0] != 'w' && fault.peer[0] != 'w';
+      fault.for_ms = server && Chance(rng_, 0.9) ? Between(rng_, 5, kLeaseMs / 3) : Between(rng_, 5, 2 * kLeaseMs);
+    } else if (dice < 850) {
+      fault.kind = FaultKind::kSlow;
+      Pair(fault);
+      fault.for_ms = Between(rng_, 1, 150);
+    } else if (dice < 910) {
+      fault.kind = FaultKind::kReconnect;
+      fault.node = Chance(rng_, 0.6) ? Worker() : Server();
+    } else if (dice < 935) {
+      fault.kind = FaultKind::kManifestFailure;
+      fault.node = "chief";
+    } else if (dice < 960) {
+      fault.kind = FaultKind::kSnapshotFailure;
+      fault.node = Server();
+    } else if (dice < 966) {
+      fault.kind = FaultKind::kKill;
+      fault.node = Server();
+    } else if (dice < 970) {
+      fault.kind = FaultKind::kStop;
+      fault.node = "chief";
+    } else if (dice < 985) {
+      fault.kind = FaultKind::kCrashAll;
+      fault.node = "chief";
+      fault.share = rng_.NextDouble();
+    } else {
+      fault.kind = FaultKind::kCrashChief;
+      fault.node = "chief";
+      fault.share = Chance(rng_, 0.5) ? 0 : rng_.NextDouble();
+      fault.for_ms = Between(rng_, 10, 2 * kLeaseMs);
+    }
+    return fault;
+  }
+
+ private:
+  std::string Worker() { return absl::StrCat("worker:", rng_.Below(next_new_)); }
+  std::string Server() { return absl::StrCat("ps:", rng_.Below(scenario_.servers)); }
+  void Pair(Fault& fault) {
+    switch (rng_.Below(5)) {
+      case 0:
+      case 1: fault.node = Worker(), fault.peer = Server(); break;
+      case 2: fault.node = Worker(), fault.peer = "chief"; break;
+      default: fault.node = Server(), fault.peer = "chief"; break;
+    }
+    if (Chance(rng_, 0.5)) std::swap(fault.node, fault.peer);
+  }
+
+  Rng& rng_;
+  const Scenario& scenario_;
+  const std::int64_t window_ms_;
+  std::uint64_t next_new_;
+};
+
+}  // namespace
+
+const char* ToString(FaultKind kind) {
+  for (const KindName& entry : kKinds) {
+    if (entry.kind == kind) return entry.name;
+  }
+  return "unknown";
+}
+
+std::string ToString(const Fault& fault) {
+  return absl::StrCat("at ", fault.at_ms, " ms ", ToString(fault.kind), fault.node.empty() ? "" : " ", fault.node,
+                      fault.peer.empty() ? "" : " ", fault.peer,
+                      fault.for_ms == 0 ? "" : absl::StrCat(" for ", fault.for_ms, " ms"),
+                      fault.share == 0 ? "" : absl::StrCat(" share ", fault.share));
+}
+
+Scenario MakeScenario(std::uint64_t seed) {
+  Rng rng(MixKey(seed, HashName("scenario")));
+  Scenario scenario;
+  scenario.seed = seed;
+  scenario.servers = static_cast<std::uint32_t>(Chance(rng, 0.3) ? 1 : Between(rng, 2, 4));
+  scenario.workers = static_cast<std::uint32_t>(Chance(rng, 0.7) ? Between(rng, 1, 5) : Between(rng, 6, 12));
+  const std::int64_t batch = Between(rng, 3, 48);
+  const std::int64_t epochs = Between(rng, 1, 3);
+  const std::int64_t commits = Between(rng, 10, 60);
+  const int mode = static_cast<int>(rng.Below(3));
+  // A commit covers the global batch in bsp, a worker's part of it else.
+  const std::int64_t a_commit = mode == 0 ? batch : std::max<std::int64_t>(1, batch / scenario.workers);
+  scenario.samples = std::max<std::int64_t>(1, a_commit * commits / epochs + Between(rng, 0, batch));
+  const std::int64_t tensors = Between(rng, 1, 3);
+  for (std::int64_t i = 0; i < tensors; ++i) scenario.tensor_floats.push_back(Between(rng, 1, 40));
+  for (std::uint32_t i = 0; i < scenario.workers; ++i) scenario.sample_us.push_back(Between(rng, 200, 4000));
+  scenario.step_us = Between(rng, 20'000, 150'000);
+  scenario.delay_us = Between(rng, 50, 5000);
+  scenario.slow_stages = Chance(rng, 0.3) ? rng.NextDouble() * 0.3 : 0;
+
+  auto set = [&](std::string text) { scenario.overrides.push_back(std::move(text)); };
+  set(absl::StrCat("train.epochs=", epochs));
+  set(absl::StrCat("train.global_batch_size=", batch));
+  set(absl::StrCat("train.seed=", 1 + rng.Below(1000)));
+  set(absl::StrCat("train.bucket_bytes=", 64 * Between(rng, 1, 3)));
+  if (Chance(rng, 0.1)) set(absl::StrCat("train.max_commits=", Between(rng, 1, commits)));
+  set(absl::StrCat("train.sync.mode=", mode == 0 ? "bsp" : mode == 1 ? "asp" : "ssp"));
+  const std::int64_t workers_max = Chance(rng, 0.3) ? Between(rng, 1, scenario.workers) : 32;
+  set(absl::StrCat("membership.workers_max=", workers_max));
+  set(absl::StrCat("membership.workers_min=",
+                   Chance(rng, 0.5) ? 1 : Between(rng, 1, std::min<std::int64_t>(scenario.workers, workers_max))));
+  if (mode == 0 && Chance(rng, 0.4) && workers_max > 1) {
+    set(absl::StrCat("train.sync.backup_workers=", Between(rng, 1, std::min<std::int64_t>(3, workers_max - 1))));
+  }
+  if (mode == 2) set(absl::StrCat("train.sync.staleness=", Between(rng, 0, 3)));
+  if (Chance(rng, 0.3)) set("train.optimizer.clip_norm=1");
+  if (Chance(rng, 0.8)) set(absl::StrCat("checkpoint.every_commits=", Between(rng, 2, 15)));
+  set(absl::StrCat("batching.min_batch_size=", Between(rng, 1, 4)));
+  set(absl::StrCat("membership.lease_ms=", kLeaseMs));
+  set(absl::StrCat("membership.renew_ms=", Between(rng, 100, kLeaseMs / 3)));
+  set(absl::StrCat("membership.join_timeout_ms=", Between(rng, 500, 6000)));
+  set("membership.chief_timeout_ms=15000");
+  set("membership.ps_timeout_ms=15000");
+  set("membership.drain_ms=5000");
+  set(absl::StrCat("membership.ticket_deadline_floor_ms=", Between(rng, 1000, 4000)));
+
+  const std::int64_t window_ms = std::clamp<std::int64_t>(
+      commits * (scenario.step_us + 2000 * batch / scenario.workers) / 700, 2000, 25'000);
+  FaultMaker maker(rng, scenario, window_ms);
+  const std::int64_t count = Between(rng, 24, 72);
+  for (std::int64_t i = 0; i < count; ++i) scenario.faults.push_back(maker.Make());
+  std::stable_sort(scenario.faults.begin(), scenario.faults.end(),
+                   [](const Fault& a, const Fault& b) { return a.at_ms < b.at_ms; });
+  return scenario;
+}
+
+std::string FaultsToJson(const std::vector<Fault>& faults) {
+  Json list = Json::array();
+  for (const Fault& fault : faults) {
+    Json entry{{"at_ms", fault.at_ms}, {"kind", ToString(fault.kind)}};
+    if (!fault.node.empty()) entry["node"] = fault.node;
+    if (!fault.peer.empty()) entry["peer"] = fault.peer;
+    if (fault.for_ms != 0) entry["for_ms"] = fault.for_ms;
+    if (fault.share != 0) entry["share"] = fault.share;
+    list.push_back(std::move(entry));
+  }
+  std::string text = "[";
+  for (std::size_t i = 0; i < list.size(); ++i) absl::StrAppend(&text, i == 0 ? "\n " : ",\n ", list[i].dump());
+  return text + "\n]\n";
+}
+
+absl::StatusOr<std::vector<Fault>> FaultsFromJson(std::string_view json, std::string_view origin) {
+  auto wrong = [&](std::size_t entry, std::string what) {
+    return absl::InvalidArgumentError(absl::StrCat(std::string(origin), ": fault ", entry, ": ", what));
+  };
+  const Json list = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!list.is_array()) {
+    return absl::InvalidArgumentError(absl::StrCat(std::string(origin), ": not a JSON list of faults"));
+  }
+  std::vector<Fault> faults;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!list[i].is_object()) return wrong(i, "not an object");
+    Fault fault;
+    bool known_kind = false;
+    for (const auto& [key, value] : list[i].items()) {
+      if (key == "at_ms" && value.is_number_unsigned()) {
+        fault.at_ms = value.get<std::int64_t>();
+      } else if (key == "for_ms" && value.is_number_unsigned()) {
+        fault.for_ms = value.get<std::int64_t>();
+      } else if (key == "share" && value.is_number() && value.get<double>() >= 0 && value.get<double>() <= 1) {
+        fault.share = value.get<double>();
+      } else if (key == "node" && value.is_string()) {
+        fault.node = value.get<std::string>();
+      } else if (key == "peer" && value.is_string()) {
+        fault.peer = value.get<std::string>();
+      } else if (key == "kind" && value.is_string()) {
+        for (const KindName& entry : kKinds) {
+          if (value.get<std::string>() != entry.name) continue;
+          fault.kind = entry.kind;
+          known_kind = true;
+        }
+      } else {
+        return wrong(i, absl::StrCat("'", key, "': ", value.dump(),
+                                     " does not fit; fields are at_ms, kind, node, peer, for_ms, share"));
+      }
+    }
+    if (!known_kind) return wrong(i, absl::StrCat("kind is ", list[i].value("kind", Json()).dump()));
+    if (std::max(fault.at_ms, fault.for_ms) > kMaxMs || std::min(fault.at_ms, fault.for_ms) < 0) {
+      return wrong(i, absl::StrCat("a time is above ", kMaxMs, " ms"));
+    }
+    faults.push_back(std::move(fault));
+  }
+  std::stable_sort(faults.begin(), faults.end(), [](const Fault& a, const Fault& b) { return a.at_ms < b.at_ms; });
+  return faults;
+}
+
+}  // namespace evenkeel::sim

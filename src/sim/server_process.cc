@@ -1,0 +1,323 @@
+#include "sim/server_process.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace evenkeel::sim {
+namespace {
+
+constexpr Duration kWorkTime = std::chrono::microseconds(800);
+constexpr Duration kSnapshotTime = std::chrono::milliseconds(10);
+constexpr Duration kCopyTime = std::chrono::milliseconds(3);
+
+}  // namespace
+
+ServerProcess::ServerProcess(Environment& environment, std::uint32_t index, std::uint64_t life)
+    : Peer(absl::StrCat("ps:", index)),
+      environment_(environment),
+      index_(index),
+      nonce_(MixKey(environment.scenario.seed, HashName(machine()), life)),
+      rng_(environment.NewRng(machine(), life)),
+      server_(ps::ServerOptions{.name = machine(), .spec_hash = environment.experiment.spec_hash}),
+      backoff_(Milliseconds(100), std::chrono::seconds(2), nonce_) {}
+
+void ServerProcess::Start() {
+  environment_.invariants.ServerStarts(index_);
+  away_since_ = next_attempt_ = now();
+  OnTimer();
+}
+
+void ServerProcess::OnTimer() {
+  if (ended_) return;
+  if (!joined_ && now() >= away_since_ + environment_.experiment.membership.chief_timeout) {
+    Perform({ps::Finish{absl::DeadlineExceededError("the chief is away")}});
+    return;
+  }
+  if (!joined_ && chief_ == SessionId{} && now() >= next_attempt_) Connect();
+  if (now() >= next_renew_) {
+    next_renew_ = now() + std::max<Duration>(server_.renew_interval(), Milliseconds(10));
+    SendToChief({server_.MakeEnvelope(), server_.State(now())});
+  }
+  if (now() >= server_.NextDeadline()) return Perform(server_.Tick(now()));
+  Perform({});
+}
+
+void ServerProcess::Connect() {
+  chief_ = environment_.network.Connect(*this, "chief");
+  Join join;
+  join.role = Role::kPs;
+  join.name = machine();
+  join.index = static_cast<int>(index_);
+  join.nonce = nonce_;
+  join.address = machine();
+  environment_.network.Send(*this, chief_, {server_.MakeEnvelope(), std::move(join)});
+}
+
+void ServerProcess::Reconnect() {
+  if (ended_ || chief_ == SessionId{}) return;
+  joined_ = false;
+  away_since_ = now();
+  next_renew_ = kNever;
+  Connect();
+}
+
+void ServerProcess::OnMessage(SessionId stream, Message message, Payload payload) {
+  if (ended_) return;
+  if (stream == chief_) {
+    environment_.interposer.BeforeServer(index_, message);
+    const auto* decision = std::get_if<Decision>(&message.body);
+    if (decision != nullptr && shard_ && decision->version <= server_.published() &&
+        environment_.interposer.AppliesAgain(index_, *decision)) {
+      shard_->fingerprint = NextFingerprint(shard_->fingerprint, *decision);
+    }
+    ps::Actions actions = server_.OnChiefMessage(message, now());
+    if (std::holds_alternative<Welcome>(message.body) && message.envelope.term == server_.MakeEnvelope().term) {
+      joined_ = true;
+      backoff_.Reset();
+      next_renew_ = now() + std::max<Duration>(server_.renew_interval(), Milliseconds(10));
+    }
+    return Perform(std::move(actions));
+  }
+  const bool stage = std::holds_alternative<Stage>(message.body);
+  if (!stage && !std::holds_alternative<Hello>(message.body) && !std::holds_alternative<Pull>(message.body)) {
+    return;  // of a stream to the chief that was given up
+  }
+  if (stage) return OnStage(stream, message, payload);
+  ps::Actions actions = server_.OnWorkerMessage(stream, message, now());
+  NoteStale(actions, message.envelope);
+  Perform(std::move(actions));
+}
+
+void ServerProcess::NoteStale(const ps::Actions& actions, const Envelope& envelope) {
+  for (const ps::Action& action : actions) {
+    const auto* send = std::get_if<ps::SendToWorker>(&action);
+    const auto* refuse = send == nullptr ? nullptr : std::get_if<Refuse>(&send->message.body);
+    if (refuse == nullptr || refuse->reason != RefuseReason::kStaleIncarnation) continue;
+    environment_.invariants.WorkerCalledStale(index_, send->message.envelope.term, envelope.sender);
+  }
+}
+
+void ServerProcess::OnStage(SessionId stream, const Message& message, Payload payload) {
+  const Stage& stage = std::get<Stage>(message.body);
+  ps::StageAnswer answer = server_.BeginStage(stream, message.envelope, stage, payload.bytes, now());
+  NoteStale(answer.actions, message.envelope);
+  Perform(std::move(answer.actions));
+  if (!answer.write) return;
+  const ps::StageWrite write = *answer.write;
+  environment_.invariants.ServerTakes(index_, write.update);
+  const auto slot = static_cast<std::size_t>(write.slot.value());
+  const auto bucket = static_cast<std::size_t>(write.bucket);
+  if (!shard_ || slot >= shard_->slots.size() || shard_->slots[slot].empty()) {
+    return environment_.invariants.Break(absl::StrCat(machine(), " writes into slot ", slot, ", which has no memory"));
+  }
+  if (rng_.NextDouble() >= environment_.scenario.slow_stages) {
+    shard_->slots[slot][bucket] = payload.value;
+    return Perform(server_.EndStage(write, now()));
+  }
+  // The copy takes a while; whoever reads meanwhile gets neither the old nor the new.
+  shard_->slots[slot][bucket] = 0;
+  const Duration time = Vary(rng_, kCopyTime);
+  environment_.network.Hold(*this, stream, time);
+  environment_.scheduler.At(now() + time, this, [this, write, slot, bucket, value = payload.value,
+                                                 layout = shard_->layout] {
+    if (ended_) return;
+    if (shard_ && shard_->layout == layout && slot < shard_->slots.size()) shard_->slots[slot][bucket] = value;
+    Perform(server_.EndStage(write, now()));
+  });
+}
+
+void ServerProcess::OnClosed(SessionId stream) {
+  if (ended_) return;
+  if (stream != chief_) return Perform(server_.OnWorkerClosed(stream, now()));
+  if (joined_) away_since_ = now();
+  joined_ = false;
+  chief_ = SessionId{};
+  next_renew_ = kNever;
+  next_attempt_ = now() + backoff_.Next();
+  Perform({});
+}
+
+void ServerProcess::SendToChief(Message message) {
+  environment_.invariants.ServerSends(index_, message);
+  const bool goes = joined_ || std::holds_alternative<Refuse>(message.body);
+  if (goes && chief_ != SessionId{}) environment_.network.Send(*this, chief_, std::move(message));
+}
+
+void ServerProcess::Perform(ps::Actions actions) {
+  for (ps::Action& action : actions) {
+    if (auto* send = std::get_if<ps::SendToChief>(&action)) {
+      SendToChief(std::move(send->message));
+    } else if (auto* to_worker = std::get_if<ps::SendToWorker>(&action)) {
+      environment_.network.Send(*this, to_worker->session, std::move(to_worker->message));
+    } else if (auto* close = std::get_if<ps::CloseWorker>(&action)) {
+      environment_.network.Close(*this, close->session);
+      environment_.scheduler.At(now(), this, [this, stream = close->session] { OnClosed(stream); });
+    } else if (std::holds_alternative<ps::RejoinChief>(action)) {
+      if (chief_ == SessionId{}) continue;
+      environment_.network.Close(*this, chief_);
+      OnClosed(chief_);
+    } else if (auto* pull = std::get_if<ps::ServePull>(&action)) {
+      ServePull(pull->session, pull->request);
+    } else if (auto* finish = std::get_if<ps::Finish>(&action)) {
+      environment_.invariants.ServerEnded(index_, finish->status);
+      ended_ = true;
+    } else if (auto* initialise = std::get_if<ps::Initialise>(&action)) {
+      Enqueue(std::move(*initialise));
+    } else if (auto* restore = std::get_if<ps::Restore>(&action)) {
+      Enqueue(std::move(*restore));
+    } else if (auto* allocate = std::get_if<ps::AllocateSlot>(&action)) {
+      Enqueue(*allocate);
+    } else if (auto* norms = std::get_if<ps::ComputeNorms>(&action)) {
+      Enqueue(std::move(*norms));
+    } else if (auto* apply = std::get_if<ps::ApplyDecision>(&action)) {
+      Enqueue(std::move(*apply));
+    } else if (auto* snapshot = std::get_if<ps::StartSnapshot>(&action)) {
+      Enqueue(std::move(*snapshot));
+    }
+  }
+  if (ended_) return;
+  TimePoint wake = std::min(next_renew_, server_.NextDeadline());
+  if (!joined_) wake = std::min(wake, away_since_ + environment_.experiment.membership.chief_timeout);
+  if (!joined_ && chief_ == SessionId{}) wake = std::min(wake, next_attempt_);
+  environment_.scheduler.Wake(*this, wake);
+}
+
+bool ServerProcess::Owns(int bucket) const {
+  return shard_->layout->StripeOf(bucket, ServerIndex(index_)).size() > 0;
+}
+
+void ServerProcess::ServePull(SessionId stream, std::uint64_t request) {
+  if (!shard_) {
+    Refuse refuse;
+    refuse.message = "the parameters are being replaced";
+    return environment_.network.Send(*this, stream, {server_.MakeEnvelope(), std::move(refuse)});
+  }
+  const auto buckets = static_cast<std::int32_t>(shard_->layout->buckets().size());
+  for (std::int32_t bucket = 0; bucket < buckets; ++bucket) {
+    if (!Owns(bucket)) continue;
+    environment_.network.Send(*this, stream, {server_.MakeEnvelope(), PullData{request, shard_->version, bucket}});
+  }
+  environment_.network.Send(*this, stream, {server_.MakeEnvelope(), PullData{request, shard_->version, -1}});
+}
+
+// --- the queue of work ----------------------------------------------------------------------------------------------
+
+void ServerProcess::Enqueue(Work work) {
+  work_.push_back(std::move(work));
+  if (!working_) BeginWork();
+}
+
+void ServerProcess::BeginWork() {
+  working_ = true;
+  const Work& work = work_.front();
+  if (std::holds_alternative<ps::Initialise>(work) || std::holds_alternative<ps::Restore>(work)) shard_.reset();
+  if (const auto* apply = std::get_if<ps::ApplyDecision>(&work)) {
+    CheckSlots(apply->decision.updates, apply->slots, "as its sum begins");
+  }
+  environment_.scheduler.At(now() + Vary(rng_, kWorkTime), this, [this] { EndWork(); });
+}
+
+void ServerProcess::EndWork() {
+  if (ended_) return;
+  const Work work = std::move(work_.front());
+  work_.pop_front();
+  // What it leads to comes behind what waits already.
+  std::visit([this](const auto& w) { Finish(w); }, work);
+  working_ = !work_.empty();
+  if (working_) BeginWork();
+}
+
+void ServerProcess::Hold(const ps::Place& place, Version version, std::uint64_t fingerprint) {
+  shard_ = Shard{place.layout, version, fingerprint, {}};
+  environment_.invariants.ServerHolds(index_, server_.MakeEnvelope().term, version, fingerprint);
+  Perform(server_.OnConfigured(version, absl::OkStatus(), now()));
+}
+
+void ServerProcess::Finish(const ps::Initialise& work) {
+  Hold(work.place, work.version, InitialFingerprint(work.seed));
+}
+
+void ServerProcess::Finish(const ps::Restore& work) {
+  const auto manifest = environment_.disk.manifests.find(work.checkpoint);
+  if (manifest == environment_.disk.manifests.end() || manifest->second.parts.empty()) {
+    return environment_.invariants.Break(absl::StrCat(machine(), " is to restore ", CheckpointName(work.checkpoint),
+                                                      ", which is not there"));
+  }
+  std::uint64_t fingerprint = 0;
+  for (const PartInfo& part : manifest->second.parts) {
+    const JobDisk::Part& stored =
+        environment_.disk.parts.at(JobDisk::PathOf(CheckpointFolder(work.model_dir, work.checkpoint), part.file));
+    if (&part != &manifest->second.parts.front() && stored.fingerprint != fingerprint) {
+      environment_.invariants.Break(absl::StrCat("the parts of ", CheckpointName(work.checkpoint), " differ"));
+    }
+    fingerprint = stored.fingerprint;
+  }
+  Hold(work.place, work.version, fingerprint);
+}
+
+void ServerProcess::Finish(const ps::AllocateSlot& work) {
+  if (shard_) {
+    const std::size_t slot = work.slot.value();
+    shard_->slots.resize(std::max(shard_->slots.size(), slot + 1));
+    if (shard_->slots[slot].empty()) shard_->slots[slot].assign(shard_->layout->buckets().size(), 0);
+  }
+  Perform(server_.OnSlotReady(work.slot, absl::OkStatus(), now()));
+}
+
+void ServerProcess::Finish(const ps::ComputeNorms& work) {
+  Perform(server_.OnNorms(work.set, work.attempt, {BlockNorm{static_cast<std::int64_t>(index_) * 16, 1.0}}, now()));
+}
+
+void ServerProcess::CheckSlots(const std::vector<UpdateId>& updates, const std::vector<ps::StageSlot>& slots,
+                               const char* when) {
+  if (!shard_ || updates.size() != slots.size()) return;
+  for (std::size_t i = 0; i < updates.size(); ++i) {
+    const auto slot = static_cast<std::size_t>(slots[i].value());
+    for (std::size_t bucket = 0; bucket < shard_->layout->buckets().size(); ++bucket) {
+      if (!Owns(static_cast<int>(bucket))) continue;
+      const bool there = slot < shard_->slots.size() && !shard_->slots[slot].empty();
+      const std::uint64_t value = GradientValue(updates[i], static_cast<std::int32_t>(bucket));
+      if (there && shard_->slots[slot][bucket] == value) continue;
+      environment_.invariants.Break(absl::StrCat(machine(), ": slot ", slot, ", bucket ", bucket,
+                                                 " does not hold update ", ToString(updates[i]), " ", when));
+    }
+  }
+}
+
+void ServerProcess::Finish(const ps::ApplyDecision& work) {
+  // Work of a place that was given up meanwhile changes nothing.
+  if (shard_ && work.decision.version.generation == shard_->version.generation) {
+    CheckSlots(work.decision.updates, work.slots, "as its sum ends");
+    shard_->fingerprint = NextFingerprint(shard_->fingerprint, work.decision);
+    shard_->version = work.decision.version;
+    environment_.invariants.ServerApplied(index_, work.decision, shard_->fingerprint);
+  }
+  Perform(server_.OnApplied(work.decision.version, 0.001, now()));
+}
+
+void ServerProcess::Finish(const ps::StartSnapshot& work) {
+  SnapshotDone done;
+  done.version = work.snapshot.version;
+  done.file = work.snapshot.file;
+  done.bytes = 100;
+  if (!shard_ || shard_->version != done.version) {
+    if (shard_ && shard_->version.generation != done.version.generation) return;
+    return environment_.invariants.Break(absl::StrCat(machine(), " is to keep ", ToString(done.version),
+                                                      " when it holds another version"));
+  }
+  if (failing_snapshots_ > 0) {
+    --failing_snapshots_;
+    done.error = kDiskError;
+  }
+  environment_.scheduler.At(
+      now() + Vary(rng_, kSnapshotTime), this,
+      [this, done, path = JobDisk::PathOf(work.snapshot.folder, work.snapshot.file), kept = shard_->fingerprint] {
+        if (ended_) return;
+        if (done.error.empty()) environment_.disk.parts[path] = JobDisk::Part{done.version, kept};
+        Perform(server_.OnSnapshotWritten(done, now()));
+      });
+}
+
+}  // namespace evenkeel::sim

@@ -1,0 +1,364 @@
+#include "sim/world.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "evenkeel/core/status.h"
+
+namespace evenkeel::sim {
+namespace {
+
+constexpr Duration kSuperviseEvery = std::chrono::milliseconds(250);
+constexpr Duration kRestartTime = std::chrono::milliseconds(400);
+constexpr Duration kGoodbye = std::chrono::milliseconds(100);  // an ended chief's messages go out
+// From the last fault to the job's end, and from there to the last process's.
+constexpr Duration kEndsWithin = std::chrono::seconds(240);
+constexpr Duration kProcessesEndWithin = std::chrono::seconds(60);
+
+const char* kExperiment = R"({
+  "name": "simulation",
+  "model": {"layers": [{"dense": {"units": 1}}], "loss": "mse"},
+  "input": {"train": {"csv": {"files": ["x.csv"], "label": "y"}}}
+})";
+
+// What makes one message differ from another of its kind, for the trace.
+struct Essence {
+  std::uint64_t operator()(const Stage& m) const {
+    return m.update.sequence * 31 + static_cast<std::uint64_t>(m.bucket);
+  }
+  std::uint64_t operator()(const Staged& m) const { return m.update.sequence; }
+  std::uint64_t operator()(const Ticket& m) const {
+    return MixKey(m.update.sequence, m.positions.empty() ? 0 : static_cast<std::uint64_t>(m.positions[0].begin));
+  }
+  std::uint64_t operator()(const Bind& m) const { return m.update.sequence; }
+  std::uint64_t operator()(const Outcome& m) const { return m.update.sequence * 2 + (m.committed ? 1 : 0); }
+  std::uint64_t operator()(const Decision& m) const { return m.hash; }
+  std::uint64_t operator()(const Applied& m) const { return m.hash; }
+  std::uint64_t operator()(const Seal& m) const { return m.set.value() * 64 + m.attempt; }
+  std::uint64_t operator()(const Sealed& m) const { return m.set.value() * 64 + m.attempt; }
+  std::uint64_t operator()(const Members& m) const { return m.epoch.value(); }
+  template <class Other>
+  std::uint64_t operator()(const Other&) const {
+    return 0;
+  }
+};
+
+}  // namespace
+
+World::World(const Scenario& scenario, const Experiment& experiment, Interposer& interposer)
+    : scenario_(scenario),
+      experiment_(experiment),
+      invariants_(experiment, scenario.samples, scenario.servers),
+      network_(scheduler_, MixKey(scenario.seed, HashName("network")), std::chrono::microseconds(scenario.delay_us),
+               [this](const Peer& from, const Peer& to, SessionId stream, const Message& message) {
+                 Observe(from, to, stream, message);
+               }),
+      environment_{scenario, experiment, scheduler_, network_, disk_, invariants_, interposer},
+      rng_(MixKey(scenario.seed, HashName("world"))),
+      start_(scheduler_.now()) {}
+
+std::int64_t World::AtMs() const { return (scheduler_.now() - start_) / std::chrono::milliseconds(1); }
+
+void World::Observe(const Peer& from, const Peer& to, SessionId stream, const Message& message) {
+  std::uint64_t& hash = verdict_.trace_hash;
+  hash = MixKey(hash, static_cast<std::uint64_t>(scheduler_.now().time_since_epoch().count()), stream.value(),
+                message.body.index());
+  hash = MixKey(hash, from.machine().size() * 256 + static_cast<unsigned char>(from.machine().back()),
+                to.machine().size() * 256 + static_cast<unsigned char>(to.machine().back()),
+                std::visit(Essence{}, message.body));
+}
+
+// --- processes ------------------------------------------------------------------------------------------------------
+
+void World::StartChief() {
+  chiefs_.push_back(std::make_unique<ChiefProcess>(environment_, ++lives_));
+  chief_ = chiefs_.back().get();
+  chief_end_seen_ = false;
+  network_.Listen("chief", *chief_);
+  ++verdict_.starts;
+  chief_->Start();
+}
+
+void World::StartServer(std::uint32_t index) {
+  servers_.push_back(std::make_unique<ServerProcess>(environment_, index, ++lives_));
+  network_.Listen(servers_.back()->machine(), *servers_.back());
+  servers_.back()->Start();
+}
+
+void World::StartWorker(const std::string& machine) {
+  workers_.push_back(std::make_unique<WorkerProcess>(environment_, machine, ++lives_));
+  workers_.back()->Start();
+}
+
+std::vector<WorkerProcess*> World::LivingWorkers(const std::string& machine) const {
+  std::vector<WorkerProcess*> living;
+  for (const auto& worker : workers_) {
+    if (worker->alive() && !worker->ended() && (machine.empty() || worker->machine() == machine)) {
+      living.push_back(worker.get());
+    }
+  }
+  return living;
+}
+
+bool World::WorkerLives(const std::string& machine) const { return !LivingWorkers(machine).empty(); }
+
+ServerProcess* World::LivingServer(const std::string& machine) const {
+  for (const auto& server : servers_) {
+    if (server->alive() && !server->ended() && server->machine() == machine) return server.get();
+  }
+  return nullptr;
+}
+
+std::vector<Peer*> World::LivingOn(const std::string& machine) const {
+  std::vector<Peer*> living;
+  if (machine == "chief" && chief_ != nullptr) living.push_back(chief_);
+  if (ServerProcess* server = LivingServer(machine)) living.push_back(server);
+  for (WorkerProcess* worker : LivingWorkers(machine)) {
+    if (worker->machine() == machine) living.push_back(worker);
+  }
+  return living;
+}
+
+void World::Kill(Peer& process, bool seen) {
+  scheduler_.Kill(process);
+  network_.ProcessDied(process, seen);
+  if (&process == chief_) chief_ = nullptr;
+}
+
+// Starts what a job needs and is not there.
+void World::StartMissing() {
+  for (std::uint32_t i = 0; i < scenario_.servers; ++i) {
+    if (LivingServer(absl::StrCat("ps:", i)) == nullptr) StartServer(i);
+  }
+  for (std::uint32_t i = 0; i < scenario_.workers; ++i) {
+    const std::string machine = absl::StrCat("worker:", i);
+    if (!WorkerLives(machine)) StartWorker(machine);
+  }
+}
+
+// --- faults ---------------------------------------------------------------------------------------------------------
+
+void World::Apply(const Fault& fault) {
+  if (finished_) return;
+  switch (fault.kind) {
+    case FaultKind::kKill:
+    case FaultKind::kVanish: {
+      const std::vector<Peer*> living = LivingOn(fault.node);
+      if (living.empty() || fault.node == "chief") return;
+      for (Peer* process : living) Kill(*process, fault.kind == FaultKind::kKill);
+      if (fault.for_ms == 0 || !absl::StartsWith(fault.node, "worker")) return;
+      return After(Milliseconds(fault.for_ms), [this, machine = fault.node] {
+        if (!finished_ && !WorkerLives(machine)) StartWorker(machine);
+      });
+    }
+    case FaultKind::kPause:
+      for (Peer* process : LivingOn(fault.node)) {
+        scheduler_.Pause(*process);
+        After(Milliseconds(fault.for_ms), [this, process, tick_first = fault.share >= 0.5] {
+          if (tick_first && process == chief_ && process->paused()) chief_->TickNow();
+          scheduler_.Continue(*process);
+        });
+      }
+      return;
+    case FaultKind::kLeave:
+      for (WorkerProcess* worker : LivingWorkers(fault.node)) {
+        if (!worker->paused()) worker->Leave();
+      }
+      return;
+    case FaultKind::kJoin:
+      if (absl::StartsWith(fault.node, "worker:") && LivingWorkers(fault.node).size() < 2) StartWorker(fault.node);
+      return;
+    case FaultKind::kBreak: {
+      return network_.Break(fault.node, fault.peer, true, Milliseconds(fault.for_ms), fault.share);
+    }
+    case FaultKind::kPartition: return network_.Partition(fault.node, fault.peer, Milliseconds(fault.for_ms));
+    case FaultKind::kSlow:
+      return network_.Slow(fault.node, fault.peer, Milliseconds(fault.for_ms), 10 * Milliseconds(fault.for_ms));
+    case FaultKind::kReconnect:
+      if (ServerProcess* server = LivingServer(fault.node); server != nullptr && !server->paused()) server->Reconnect();
+      for (WorkerProcess* worker : LivingWorkers(fault.node)) {
+        if (!worker->paused()) worker->Reconnect();
+      }
+      return;
+    case FaultKind::kManifestFailure:
+      if (chief_ != nullptr) chief_->FailManifest();
+      return;
+    case FaultKind::kSnapshotFailure:
+      if (ServerProcess* server = LivingServer(fault.node)) server->FailSnapshot();
+      return;
+    case FaultKind::kStop:
+      if (chief_ != nullptr && !chief_->paused() && !chief_->end()) chief_->Stop();
+      return;
+    case FaultKind::kCrashChief: return CrashChief(fault);
+    case FaultKind::kCrashAll: return CrashAll(fault);
+  }
+}
+
+void World::CrashChief(const Fault& fault) {
+  if (chief_ == nullptr) return;
+  Kill(*chief_, fault.share < 0.9);
+  if (absl::Status status = disk_.Crash(fault.share, rng_.NextU32()); !status.ok()) {
+    invariants_.Break(absl::StrCat("the log cannot be read after a crash: ", status.message()));
+  }
+  After(Milliseconds(fault.for_ms) + std::chrono::milliseconds(10), [this] {
+    if (chief_ == nullptr && !finished_) StartChief();
+  });
+}
+
+void World::CrashAll(const Fault& fault) {
+  if (chief_ == nullptr) return;
+  Kill(*chief_, true);
+  for (const auto& server : servers_) {
+    if (server->alive()) Kill(*server, true);
+  }
+  for (const auto& worker : workers_) {
+    if (worker->alive()) Kill(*worker, true);
+  }
+  if (absl::Status status = disk_.Crash(fault.share, rng_.NextU32()); !status.ok()) {
+    invariants_.Break(absl::StrCat("the log cannot be read after a crash: ", status.message()));
+  }
+  After(kRestartTime, [this] {
+    if (chief_ != nullptr || finished_) return;
+    StartChief();
+    StartMissing();
+  });
+}
+
+// --- the job --------------------------------------------------------------------------------------------------------
+
+// As a supervisor on each machine would: processes that gave up are started again, and enough workers are kept.
+void World::Supervise() {
+  if (finished_) return;
+  for (std::uint32_t i = 0; i < scenario_.servers; ++i) {
+    if (LivingServer(absl::StrCat("ps:", i)) == nullptr && chief_ != nullptr && !chief_->end()) StartServer(i);
+  }
+  std::vector<std::string> again;
+  for (const auto& worker : workers_) {
+    if (!worker->alive() || !worker->ended()) continue;
+    if (worker->wants_successor() && !WorkerLives(worker->machine())) again.push_back(worker->machine());
+    scheduler_.Kill(*worker);  // seen to
+  }
+  std::sort(again.begin(), again.end());
+  again.erase(std::unique(again.begin(), again.end()), again.end());
+  for (const std::string& machine : again) StartWorker(machine);
+  const auto needed = static_cast<std::size_t>(experiment_.membership.workers_min);
+  std::size_t living = 0;
+  for (const WorkerProcess* worker : LivingWorkers()) living += worker->paused() ? 0 : 1;
+  for (std::uint32_t i = 0; living < needed && i < scenario_.workers; ++i) {
+    const std::string machine = absl::StrCat("worker:", i);
+    if (WorkerLives(machine)) continue;
+    StartWorker(machine);
+    ++living;
+  }
+  After(kSuperviseEvery, [this] { Supervise(); });
+}
+
+void World::OnChiefEnded() {
+  chief_end_seen_ = true;
+  const EndAction& end = *chief_->end();
+  finished_ = end.finished_before || (end.status.ok() && end.summary.status == "finished");
+  disk_.Sync();
+  After(kGoodbye, [this, chief = chief_] {
+    if (chief != chief_) return;
+    chief->CloseAll();
+    Kill(*chief, true);
+    if (finished_) return;
+    After(kRestartTime, [this] {
+      if (chief_ != nullptr || finished_) return;
+      StartChief();
+      StartMissing();
+    });
+  });
+  if (finished_) deadline_ = scheduler_.now() + kProcessesEndWithin;
+}
+
+bool World::EverybodyEnded() const {
+  auto runs = [](const auto& process) { return process->alive() && !process->ended(); };
+  return chief_ == nullptr && std::none_of(servers_.begin(), servers_.end(), runs) &&
+         std::none_of(workers_.begin(), workers_.end(), runs);
+}
+
+Verdict World::Run() {
+  std::int64_t last_ms = 0;
+  for (const Fault& fault : scenario_.faults) {
+    // A slow link stays so for ten times its delay.
+    last_ms = std::max(last_ms, fault.at_ms + fault.for_ms * (fault.kind == FaultKind::kSlow ? 10 : 1));
+    scheduler_.At(start_ + Milliseconds(fault.at_ms), nullptr, [this, &fault] { Apply(fault); });
+  }
+  deadline_ = start_ + Milliseconds(last_ms) + kEndsWithin;
+  StartChief();
+  StartMissing();
+  Supervise();
+  while (!invariants_.broken() && !scheduler_.idle()) {
+    scheduler_.RunNext();
+    if (chief_ != nullptr && chief_->end() && !chief_end_seen_) OnChiefEnded();
+    if (finished_ && EverybodyEnded()) break;
+    if (scheduler_.now() <= deadline_ && scheduler_.events() < kMaxEvents) continue;
+    if (finished_) {
+      invariants_.Break("the job has finished, but a process still runs");
+    } else {
+      invariants_.Break(absl::StrCat("the job hangs: ", chief_ == nullptr ? "no chief" : chief_->StatusJson()));
+    }
+  }
+  verdict_.broken = invariants_.what();
+  verdict_.at_ms = AtMs();
+  verdict_.events = scheduler_.events();
+  verdict_.commits = invariants_.commits();
+  verdict_.fenced = invariants_.fenced();
+  return verdict_;
+}
+
+Verdict SimulateWith(const Scenario& scenario, Interposer& interposer) {
+  Verdict failed;
+  const auto experiment = ParseExperiment(kExperiment, "the simulation's experiment", scenario.overrides);
+  if (!experiment.ok()) {
+    failed.broken = absl::StrCat("not a scenario: ", experiment.status().message());
+    return failed;
+  }
+  // An index out of bounds in the classes under test is a broken invariant as well.
+  try {
+    return World(scenario, *experiment, interposer).Run();
+  } catch (const std::exception& error) {
+    failed.broken = absl::StrCat("an exception: ", error.what());
+    return failed;
+  }
+}
+
+Verdict Simulate(const Scenario& scenario) {
+  Interposer nothing;
+  return SimulateWith(scenario, nothing);
+}
+
+std::vector<Fault> ShrinkFaults(const Scenario& scenario, int max_runs) {
+  return Shrink(scenario, max_runs, [](const Scenario& smaller) { return !Simulate(smaller).broken.empty(); });
+}
+
+std::vector<Fault> Shrink(const Scenario& scenario, int max_runs, const std::function<bool(const Scenario&)>& breaks) {
+  Scenario smaller = scenario;
+  std::size_t pieces = 2;
+  while (smaller.faults.size() >= 2 && max_runs > 0) {
+    const std::size_t size = smaller.faults.size();
+    const std::size_t chunk = (size + pieces - 1) / pieces;
+    bool reduced = false;
+    for (std::size_t begin = 0; begin < size && max_runs > 0; begin += chunk, --max_runs) {
+      Scenario without = smaller;
+      const auto first = without.faults.begin() + static_cast<std::ptrdiff_t>(begin);
+      without.faults.erase(first, first + static_cast<std::ptrdiff_t>(std::min(chunk, size - begin)));
+      if (!breaks(without)) continue;
+      smaller = std::move(without);
+      pieces = std::max<std::size_t>(pieces - 1, 2);
+      reduced = true;
+      --max_runs;
+      break;
+    }
+    if (reduced) continue;
+    if (pieces >= size) break;
+    pieces = std::min(pieces * 2, size);
+  }
+  return smaller.faults;
+}
+
+}  // namespace evenkeel::sim

@@ -1,0 +1,74 @@
+// One simulation: starts the processes, lets faults happen, starts again what died, and judges the end.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/chief_process.h"
+#include "sim/environment.h"
+#include "sim/server_process.h"
+#include "sim/worker_process.h"
+
+namespace evenkeel::sim {
+
+class World {
+ public:
+  // Requires an experiment made of the scenario; all three outlive the world.
+  World(const Scenario& scenario, const Experiment& experiment, Interposer& interposer);
+  Verdict Run();
+
+ private:
+  void StartChief();
+  void StartServer(std::uint32_t index);
+  void StartWorker(const std::string& machine);
+  void StartMissing();
+  void Kill(Peer& process, bool seen);
+  void Apply(const Fault& fault);
+  void CrashChief(const Fault& fault);
+  void CrashAll(const Fault& fault);
+  void Supervise();
+  void OnChiefEnded();
+  bool EverybodyEnded() const;
+  bool WorkerLives(const std::string& machine) const;
+  std::vector<WorkerProcess*> LivingWorkers(const std::string& machine = "") const;
+  ServerProcess* LivingServer(const std::string& machine) const;
+  std::vector<Peer*> LivingOn(const std::string& machine) const;
+  void After(Duration time, std::function<void()> run) {
+    scheduler_.At(scheduler_.now() + time, nullptr, std::move(run));
+  }
+  void Observe(const Peer& from, const Peer& to, SessionId stream, const Message& message);
+  std::int64_t AtMs() const;
+
+  const Scenario& scenario_;
+  const Experiment& experiment_;
+  Scheduler scheduler_;
+  JobDisk disk_;
+  Invariants invariants_;
+  Network network_;
+  Environment environment_;
+  Rng rng_;
+
+  // Every life, also those that are over: what is under way may still name them.
+  std::vector<std::unique_ptr<ChiefProcess>> chiefs_;
+  std::vector<std::unique_ptr<ServerProcess>> servers_;
+  std::vector<std::unique_ptr<WorkerProcess>> workers_;
+  ChiefProcess* chief_ = nullptr;  // the living one
+  bool chief_end_seen_ = false;
+  std::uint64_t lives_ = 0;
+  TimePoint start_;
+  TimePoint deadline_;  // of the job's end
+  bool finished_ = false;
+  Verdict verdict_;
+};
+
+// ddmin (Zeller and Hildebrandt 2002) on the list of faults: fewer for which `breaks` still holds.
+std::vector<Fault> Shrink(const Scenario& scenario, int max_runs, const std::function<bool(const Scenario&)>& breaks);
+
+// As Simulate, with something between the network and the real classes.
+Verdict SimulateWith(const Scenario& scenario, Interposer& interposer);
+
+}  // namespace evenkeel::sim

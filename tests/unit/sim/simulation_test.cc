@@ -1,0 +1,79 @@
+#include "evenkeel/sim/simulation.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+namespace evenkeel::sim {
+
+TEST_CASE("a thousand seeds break no invariant", "[sim]") {
+  std::int64_t commits = 0, starts = 0, fenced = 0;
+  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+    const Verdict verdict = Simulate(MakeScenario(seed));
+    INFO("evenkeel simulate --seed " << seed << ": " << verdict.broken);
+    REQUIRE(verdict.broken.empty());
+    commits += verdict.commits;
+    starts += verdict.starts;
+    fenced += verdict.fenced;
+  }
+  // They meet what they are for.
+  CHECK(commits > 20'000);
+  CHECK(starts > 1200);
+  CHECK(fenced > 1000);
+}
+
+TEST_CASE("the same seed gives the same trace, another seed another", "[sim]") {
+  for (std::uint64_t seed : {3, 17, 99}) {
+    const Verdict first = Simulate(MakeScenario(seed)), second = Simulate(MakeScenario(seed));
+    CHECK(first.trace_hash == second.trace_hash);
+    CHECK(first.events == second.events);
+    CHECK(first.at_ms == second.at_ms);
+    CHECK(first.trace_hash != Simulate(MakeScenario(seed + 1)).trace_hash);
+  }
+}
+
+TEST_CASE("seeds draw every kind of fault, dozens each", "[sim]") {
+  std::vector<int> kinds(14);
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    const Scenario scenario = MakeScenario(seed);
+    CHECK(scenario.faults.size() >= 24);
+    for (const Fault& fault : scenario.faults) ++kinds.at(static_cast<std::size_t>(fault.kind));
+  }
+  for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
+    INFO(ToString(static_cast<FaultKind>(kind)));
+    CHECK(kinds[kind] > 0);
+  }
+}
+
+TEST_CASE("a list of faults comes back from its file", "[sim]") {
+  const std::vector<Fault> faults = MakeScenario(5).faults;
+  const auto read = FaultsFromJson(FaultsToJson(faults), "faults.json");
+  REQUIRE(read.ok());
+  CHECK(*read == faults);
+  Scenario scenario = MakeScenario(5);
+  scenario.faults = *read;
+  CHECK(Simulate(scenario).trace_hash == Simulate(MakeScenario(5)).trace_hash);
+}
+
+TEST_CASE("a wrong list of faults names the entry and the field", "[sim]") {
+  auto error = [](const char* json) { return std::string(FaultsFromJson(json, "f.json").status().message()); };
+  CHECK(error("{") == "f.json: not a JSON list of faults");
+  CHECK_THAT(error(R"([{"kind": "pause"}, {"kind": "paws"}])"), Catch::Contains("fault 1: kind is \"paws\""));
+  CHECK_THAT(error(R"([{"kind": "kill", "share": 2}])"), Catch::Contains("fault 0: 'share': 2"));
+  CHECK_THAT(error(R"([{"kind": "kill", "at_ms": -1}])"), Catch::Contains("fault 0: 'at_ms': -1"));
+  CHECK_THAT(error(R"([{"at_ms": 1}])"), Catch::Contains("fault 0: kind is null"));
+  CHECK(FaultsFromJson("[]", "f.json")->empty());
+}
+
+TEST_CASE("without faults a job commits every sample and nobody is fenced", "[sim]") {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    Scenario scenario = MakeScenario(seed);
+    scenario.faults.clear();
+    const Verdict verdict = Simulate(scenario);
+    INFO("seed " << seed << ": " << verdict.broken);
+    CHECK(verdict.broken.empty());
+    CHECK(verdict.starts == 1);
+    CHECK(verdict.fenced == 0);
+  }
+}
+
+}  // namespace evenkeel::sim
