@@ -98,6 +98,7 @@ struct SetState {
 struct CheckpointInProgress {
   Manifest manifest;                            // frozen at its version; parts filled in as they come
   std::vector<std::optional<PartInfo>> parts;   // by server
+  std::string failure;                          // of any part: not to be written
   bool writing_manifest = false;
 };
 

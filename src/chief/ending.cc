@@ -71,15 +71,19 @@ Manifest Chief::Impl::FreezeManifest() const {
 void Chief::Impl::OnSnapshotDone(ServerState& server, const SnapshotDone& done) {
   if (!checkpoint || checkpoint->manifest.version != done.version || checkpoint->writing_manifest) return;
   if (!done.error.empty()) {
-    const std::string text = absl::StrCat("checkpoint ", CheckpointName(done.version), " failed on ", server.name, ": ",
-                                          done.error);
-    checkpoint.reset();
-    if (phase == Phase::kEnding) return Fail(absl::InternalError(text));
-    return Say(text, LogLevel::kError);
+    checkpoint->failure = absl::StrCat("checkpoint ", CheckpointName(done.version), " failed on ", server.name, ": ",
+                                       done.error);
   }
   checkpoint->parts[static_cast<std::size_t>(&server - servers.data())] = PartInfo{done.file, done.bytes, done.crc32c};
   if (!std::all_of(checkpoint->parts.begin(), checkpoint->parts.end(), [](const auto& part) { return part.has_value(); })) {
     return;
+  }
+  if (!checkpoint->failure.empty()) {
+    // Only now: a server that still writes could not take the next one.
+    const std::string text = std::move(checkpoint->failure);
+    checkpoint.reset();
+    if (phase == Phase::kEnding) return Fail(absl::InternalError(text));
+    return Say(text, LogLevel::kError);
   }
   for (const auto& part : checkpoint->parts) checkpoint->manifest.parts.push_back(*part);
   checkpoint->manifest.final = phase == Phase::kEnding && end_status == "finished" && done.version == version();

@@ -95,11 +95,19 @@ void Server::StartTerm(Term term) {
         absl::StrCat("obeys term ", term.value(), "; what was undecided under term ", term_.value(), " is void"));
   }
   term_ = term;
+  // A new chief numbers incarnations and memberships by its log, which may have lost its end: it may give a number again,
+  // so all that is known of workers is void until it has named the living.
+  members_epoch_ = MembershipEpoch();
+  highest_seen_ = Incarnation();
+  fenced_.clear();
+  fenced_order_.clear();
+  pending_acks_.clear();
   sets_.clear();
   future_.clear();
   future_snapshots_.clear();
   std::vector<Incarnation> all;
   for (auto& [incarnation, worker] : workers_) {
+    worker.live = false;
     worker.staging.reset();
     worker.next_sequence = 0;
     all.push_back(incarnation);
@@ -145,7 +153,8 @@ void Server::OnConfigure(const Envelope& envelope, const Configure& configure) {
                      "; this server is at generation ", generation_.value(), ", layout ", layout_number_.value()));
     return;
   }
-  if (theirs == ours && configuration_ > 0 && place_.server == configure.server &&
+  // What another term put here is of its history, whatever the numbers say.
+  if (theirs == ours && place_term_ == term_ && configuration_ > 0 && place_.server == configure.server &&
       place_.layout->servers() == configure.servers && start_version_ == configure.version) {
     if (configured_) SendConfigured();
     return;
@@ -163,6 +172,7 @@ void Server::OnConfigure(const Envelope& envelope, const Configure& configure) {
   ResetPlace();
   generation_ = envelope.generation;
   layout_number_ = envelope.layout;
+  place_term_ = term_;
   start_version_ = configure.version;
   place_ = Place{std::make_shared<const ParameterLayout>(*std::move(layout)), configure.server, configure.optimizer};
   for (size_t bucket = 0; bucket < place_.layout->buckets().size(); ++bucket) {
@@ -271,6 +281,7 @@ void Server::Admit(const Member& member, std::vector<StageSlot>& new_slots) {
   highest_seen_ = std::max(highest_seen_, member.incarnation);
   auto [it, fresh] = workers_.try_emplace(member.incarnation);
   it->second.name = member.name;
+  it->second.live = true;  // another term's dead may have had this number
   if (!fresh) return;
   Say(LogLevel::kInfo, absl::StrCat("serves ", member.name, ", incarnation ", member.incarnation.value()));
   if (!configured_) return;

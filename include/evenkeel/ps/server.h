@@ -305,6 +305,7 @@ class Server {
   std::uint64_t configuration_ = 0;
   Generation generation_;
   LayoutNumber layout_number_;
+  Term place_term_;  // of the chief that gave us this place
   Place place_;
   Version start_version_;
   std::vector<std::int64_t> stripe_bytes_;  // by bucket

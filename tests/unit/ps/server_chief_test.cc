@@ -261,6 +261,9 @@ TEST_CASE("a lower term is refused; a higher one voids what is undecided", "[ps]
   c.term = 3;
   c.Chief(Seal{SetNumber(1), 0, {Update(10, 1, 2)}});
   CHECK(c.ToChief<Sealed>().empty());
+  CHECK_FALSE(c.Put(10, {.update = Update(10, 0, 3), .bucket = 0}));
+  CHECK(c.ToWorker<Refuse>(10).back().reason == RefuseReason::kRetry);  // the new chief has not named the living yet
+  c.Chief(Members{MembershipEpoch(1), true, {{Incarnation(10), "worker:0"}}, {}});
   CHECK(c.Put(10, {.update = Update(10, 0, 3), .bucket = 0}));  // sequences count anew within a term
 }
 
