@@ -27,6 +27,19 @@ Chief::Impl::Impl(ChiefOptions o)
       last_incarnation(options.last_incarnation),
       leases(options.experiment.membership.lease,
              std::max<Duration>(std::chrono::seconds(1), options.experiment.membership.lease / 4)) {
+  const BatchingConfig& batching = options.experiment.batching;
+  if (batching.mode == BatchingConfig::Mode::kProportional || batching.mode == BatchingConfig::Mode::kModel) {
+    BatchControllerOptions controller;
+    controller.mode = batching.mode == BatchingConfig::Mode::kModel ? BatchControllerOptions::Mode::kModel
+                                                                    : BatchControllerOptions::Mode::kProportional;
+    controller.min_batch_size = batching.min_batch_size;
+    controller.max_batch_size = batching.max_batch_size;
+    controller.dead_band = batching.dead_band;
+    controller.window_size = batching.window_size;
+    controller.smoothing = batching.smoothing;
+    controller.hold_off_steps = batching.hold_off_steps;
+    batches.emplace(controller);
+  }
   servers.resize(options.servers);
   for (std::uint32_t i = 0; i < options.servers; ++i) servers[i].name = absl::StrCat("ps:", i);
 }
@@ -38,6 +51,7 @@ ChiefActions Chief::Start(TimePoint now, std::int64_t unix_ms) {
   Impl& impl = *impl_;
   impl.now = now;
   impl.started = now;
+  impl.last_tick = now;
   impl.last_checkpoint_at = now;
   impl.started_unix_ms = unix_ms;
   const MembershipConfig& membership = impl.options.experiment.membership;
@@ -106,6 +120,7 @@ ChiefActions Chief::OnManifestWritten(Version version, const absl::Status& statu
 
 ChiefActions Chief::Tick(TimePoint now) {
   impl_->now = now;
+  impl_->last_tick = now;
   if (impl_->phase != Phase::kEnded) {
     impl_->CheckDeadlines();
     impl_->Advance();
@@ -131,11 +146,12 @@ ChiefActions Chief::Stop(const std::string& reason, TimePoint now) {
 TimePoint Chief::NextDeadline() const {
   const Impl& impl = *impl_;
   if (impl.phase == Phase::kEnded) return kNever;
-  // A bound on the interval, so that a late tick can be told from a quiet time.
-  TimePoint next = impl.now + std::chrono::milliseconds(500);
+  // A bound on the interval, so that a late tick can be told from a quiet time. From the last tick, not the last message:
+  // messages must not put it off.
+  TimePoint next = impl.last_tick + std::chrono::milliseconds(500);
   next = std::min({next, impl.phase_deadline, impl.leases.NextExpiry()});
   for (const auto& [id, update] : impl.updates) next = std::min(next, update.deadline);
-  return std::max(next, impl.now + std::chrono::milliseconds(1));
+  return std::max(next, impl.last_tick + std::chrono::milliseconds(1));
 }
 
 std::string Chief::StatusJson(TimePoint now) const { return impl_->StatusJson(now); }
@@ -312,7 +328,8 @@ void Chief::Impl::CheckDeadlines() {
       return Fail(absl::DeadlineExceededError(
           absl::StrCat("the last checkpoint was not complete in time: ", WaitingFor())));
     case Phase::kFinalScore:
-      Say("no final score came in time; ending without it", LogLevel::kWarning);
+      end_reason = "no final score came within eval.final_timeout_ms; ended without it";
+      Say(end_reason, LogLevel::kWarning);
       return Finish();
     case Phase::kEnded: return;
   }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "chief/batch_controller.h"
 #include "chief/batch_split.h"
 #include "chief/learning_rate.h"
 #include "chief/lease_table.h"
@@ -170,7 +171,8 @@ struct Chief::Impl {
   void SendProvisional(WorkerState& worker, Share share);
   void ReleaseProvisional();
   void ReleaseProvisional(WorkerState& worker);
-  std::int64_t AsyncBatch(const WorkerState& worker) const;
+  std::int64_t AsyncBatch(const WorkerState& worker);
+  std::map<Incarnation, std::int64_t> CutBatch(std::int64_t total);
   bool WithinStaleness(const WorkerState& worker) const;
   bool MayBindMore() const;
   std::vector<WorkerState*> AdmittedByRank();
@@ -213,6 +215,7 @@ struct Chief::Impl {
   // --- the job
   Phase phase = Phase::kGathering;
   TimePoint phase_deadline = kNever;
+  TimePoint last_tick{};
   TimePoint started{};                 // Start()
   std::int64_t started_unix_ms = 0;
   std::optional<TimePoint> first_ticket;
@@ -250,6 +253,14 @@ struct Chief::Impl {
   std::uint64_t provisional_returns = 0;  // ledger returns() when the provisional plan was made
   std::vector<Incarnation> provisional_members;
   std::deque<Decision> unapplied;  // by at least one server
+
+  // --- batches
+  std::optional<BatchController> batches;  // modes proportional and model
+  std::int64_t said_changes = 0;
+  bool said_bounds = false;
+  std::map<Incarnation, std::int64_t> async_shares;  // of the round in progress
+  CommitNumber async_round;                          // commit at which it was cut
+  MembershipEpoch async_epoch;
 
   // --- checkpoints and the end
   std::optional<CheckpointInProgress> checkpoint;

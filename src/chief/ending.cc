@@ -18,6 +18,37 @@ Json RangesToJson(const RangeList& ranges) {
   return list;
 }
 
+// One array a worker's model, in the order of StepTimeModel::State.
+Json BatchesToJson(const BatchController::State& state) {
+  Json list = Json::array();
+  for (const auto& [name, m, ceiling] : state.records) {
+    list.push_back({{"name", name},
+                    {"ceiling", ceiling},
+                    {"model",
+                     {m.fixed, m.per_sample, m.info_fixed, m.info_cross, m.info_sample, m.target_fixed, m.target_sample,
+                      m.prior_fixed, m.prior_deviation, m.residual_weight, m.residual_squares}},
+                    {"observations", m.observations}});
+  }
+  return list;
+}
+
+BatchController::State BatchesFromJson(const Json& list) {
+  BatchController::State state;
+  for (const Json& entry : list) {
+    BatchController::State::Record record;
+    record.name = entry.at("name").get<std::string>();
+    record.ceiling = entry.at("ceiling").get<std::int64_t>();
+    double* const fields[] = {&record.model.fixed,           &record.model.per_sample,      &record.model.info_fixed,
+                              &record.model.info_cross,      &record.model.info_sample,     &record.model.target_fixed,
+                              &record.model.target_sample,   &record.model.prior_fixed,     &record.model.prior_deviation,
+                              &record.model.residual_weight, &record.model.residual_squares};
+    for (std::size_t i = 0; i < std::size(fields); ++i) *fields[i] = entry.at("model").at(i).get<double>();
+    record.model.observations = entry.at("observations").get<std::int64_t>();
+    state.records.push_back(std::move(record));
+  }
+  return state;
+}
+
 }  // namespace
 
 // --- checkpoints ----------------------------------------------------------------------------------------------------
@@ -244,6 +275,7 @@ std::string Chief::Impl::EncodeState() const {
   state["samples_trained"] = samples_trained;
   state["dropped_updates"] = dropped_updates;
   state["chain_hash"] = chain_hash;
+  state["batches"] = batches ? BatchesToJson(batches->Save()) : Json(nullptr);
   state["train_loss"] = any_loss ? Json(last_loss) : Json(nullptr);
   return state.dump();
 }
@@ -271,6 +303,11 @@ absl::Status Chief::Impl::LoadState(const Manifest& manifest) {
     samples_trained = state.at("samples_trained").get<std::int64_t>();
     dropped_updates = state.at("dropped_updates").get<std::int64_t>();
     chain_hash = state.at("chain_hash").get<std::uint64_t>();
+    // Only a better start: a job may have begun without it.
+    if (batches && phase == Phase::kGathering && workers.empty() && state.contains("batches") &&
+        state.at("batches").is_array()) {
+      EK_RETURN_IF_ERROR(batches->Load(BatchesFromJson(state.at("batches"))));
+    }
     if (state.at("train_loss").is_number()) {
       last_loss = state.at("train_loss").get<double>();
       any_loss = true;

@@ -469,6 +469,7 @@ void Chief::Impl::AdmitReady() {
     worker->rank = rank;
     worker->clock = least;
     worker->state = "admitted";
+    if (batches) batches->AddWorker(worker->incarnation, worker->name, options.batch_sizes.empty() ? 0 : worker->weight);
     membership_epoch = membership_epoch.Next();
     actions.push_back(AppendLogAction{AdmissionRecord{worker->incarnation, worker->name, rank, membership_epoch,
                                                       worker->nonce, worker->compute_fingerprint}});
@@ -486,6 +487,7 @@ void Chief::Impl::Fence(Incarnation incarnation, const std::string& reason, bool
   if (worker.provisional) ledger->Return(worker.provisional->epoch, worker.provisional->positions);
   workers.erase(it);
   leases.End(incarnation);
+  if (batches) batches->RemoveWorker(incarnation);
   membership_epoch = membership_epoch.Next();
   if (worker.rank) actions.push_back(AppendLogAction{FenceRecord{incarnation, membership_epoch, reason}});
   ended_nonces.push_back(worker.nonce);

@@ -67,6 +67,7 @@ void Chief::Impl::OnStepReport(SessionId session, const StepReport& report) {
   worker->step_seconds = report.compute_seconds;
   worker->seconds_per_sample =
       Smooth(worker->seconds_per_sample, report.compute_seconds / static_cast<double>(report.samples));
+  if (batches) batches->Observe(worker->incarnation, report.samples, report.compute_seconds);
   WorkerTotals& total = totals[worker->name];
   ++total.steps;
   total.step_seconds += report.compute_seconds;
@@ -317,23 +318,44 @@ void Chief::Impl::Grant() {
   bsp ? GrantBsp() : GrantAsync();
 }
 
+// Shares of `total` samples for all admitted workers: by measured step times where batching.mode says so, else by weights.
+std::map<Incarnation, std::int64_t> Chief::Impl::CutBatch(std::int64_t total) {
+  std::map<Incarnation, std::int64_t> counts;
+  if (batches) {
+    const bool whole = total == options.experiment.train.global_batch_size;
+    auto plan = whole ? batches->Plan(total) : batches->PlanRemainder(total);
+    if (plan.ok()) {
+      for (const BatchShare& share : *plan) counts[share.worker] = share.batch;
+      if (batches->changes() != said_changes) Say(absl::StrCat("batches: ", batches->Explain()));
+      said_changes = batches->changes();
+      return counts;
+    }
+    if (!std::exchange(said_bounds, true)) {
+      Say(absl::StrCat("batches are cut evenly: ", std::string(plan.status().message())), LogLevel::kWarning);
+    }
+  }
+  const std::vector<WorkerState*> members = AdmittedByRank();
+  std::vector<double> weights;
+  for (const WorkerState* worker : members) weights.push_back(worker->weight);
+  const BatchingConfig& batching = options.experiment.batching;
+  const std::vector<std::int64_t> shares =
+      SplitBatch(total, weights, SplitBounds{batching.min_batch_size, batching.max_batch_size});
+  for (std::size_t i = 0; i < members.size(); ++i) counts[members[i]->incarnation] = shares[i];
+  return counts;
+}
+
 // The B lowest free positions of the next epoch, cut in rank order by the workers' weights.
 std::vector<Share> Chief::Impl::PlanStep(bool* last_of_epoch) {
   std::vector<Share> shares;
   const std::optional<Epoch> epoch = ledger->NextEpoch();
   if (!epoch) return shares;
-  const std::vector<WorkerState*> members = AdmittedByRank();
-  std::vector<double> weights;
-  for (const WorkerState* worker : members) weights.push_back(worker->weight);
   const std::int64_t free = ledger->FreeIn(*epoch);
   const std::int64_t total = std::min(options.experiment.train.global_batch_size, free);
   *last_of_epoch = total == free;
-  const BatchingConfig& batching = options.experiment.batching;
-  const std::vector<std::int64_t> counts =
-      SplitBatch(total, weights, SplitBounds{batching.min_batch_size, batching.max_batch_size});
-  for (std::size_t i = 0; i < members.size(); ++i) {
-    if (counts[i] == 0) continue;
-    shares.push_back(*CutShare(*members[i], *epoch, counts[i]));
+  const std::map<Incarnation, std::int64_t> counts = CutBatch(total);
+  for (WorkerState* worker : AdmittedByRank()) {
+    const std::int64_t count = counts.at(worker->incarnation);
+    if (count > 0) shares.push_back(*CutShare(*worker, *epoch, count));
   }
   return shares;
 }
@@ -372,18 +394,15 @@ void Chief::Impl::GrantBsp() {
   provisional_members = std::move(members);
 }
 
-std::int64_t Chief::Impl::AsyncBatch(const WorkerState& worker) const {
-  std::vector<double> weights;
-  std::size_t mine = 0;
-  for (const auto& [incarnation, other] : workers) {
-    if (!other.rank) continue;
-    if (incarnation == worker.incarnation) mine = weights.size();
-    weights.push_back(other.weight);
+std::int64_t Chief::Impl::AsyncBatch(const WorkerState& worker) {
+  // A round is about one commit a worker; then the shares are looked at again.
+  const bool stale = commit.value() - async_round.value() >= async_shares.size();
+  if (async_epoch != membership_epoch || stale || !async_shares.contains(worker.incarnation)) {
+    async_shares = CutBatch(options.experiment.train.global_batch_size);
+    async_round = commit;
+    async_epoch = membership_epoch;
   }
-  const BatchingConfig& batching = options.experiment.batching;
-  const auto counts = SplitBatch(options.experiment.train.global_batch_size, weights,
-                                 SplitBounds{batching.min_batch_size, batching.max_batch_size});
-  return std::max<std::int64_t>(1, counts[mine]);
+  return std::max<std::int64_t>(1, async_shares.at(worker.incarnation));
 }
 
 bool Chief::Impl::WithinStaleness(const WorkerState& worker) const {

@@ -322,6 +322,15 @@ EvalConfig ToEval(const config::Eval& eval) {
   return out;
 }
 
+BatchingConfig::Mode ToBatchingMode(config::Batching::Mode mode) {
+  switch (mode) {
+    case config::Batching::MODE_STATIC: return BatchingConfig::Mode::kStatic;
+    case config::Batching::MODE_PROPORTIONAL: return BatchingConfig::Mode::kProportional;
+    case config::Batching::MODE_MODEL: return BatchingConfig::Mode::kModel;
+    default: return BatchingConfig::Mode::kOff;
+  }
+}
+
 MembershipConfig ToMembership(const config::Membership& membership) {
   MembershipConfig out;
   out.workers_min = membership.workers_min();
@@ -351,11 +360,14 @@ Experiment ToExperiment(const config::Experiment& message) {
                     .keep_max = message.checkpoint().keep_max(),
                     .keep_every = message.checkpoint().keep_every()};
   out.membership = ToMembership(message.membership());
-  out.batching.mode = message.batching().mode() == config::Batching::MODE_STATIC ? BatchingConfig::Mode::kStatic
-                                                                                 : BatchingConfig::Mode::kOff;
+  out.batching.mode = ToBatchingMode(message.batching().mode());
   out.batching.min_batch_size = message.batching().min_batch_size();
   out.batching.max_batch_size = message.batching().max_batch_size();
   out.batching.speeds = ToList(message.batching().speeds());
+  out.batching.dead_band = message.batching().dead_band();
+  out.batching.window_size = message.batching().window_size();
+  out.batching.smoothing = message.batching().smoothing();
+  out.batching.hold_off_steps = message.batching().hold_off_steps();
   return out;
 }
 

@@ -117,9 +117,9 @@ class Worker {
 };
 
 Worker::~Worker() {
-  session_.reset();
-  for (auto& link : links_) link->Close();
+  // Links ask the session for the envelope; the session's last callbacks need neither.
   links_.clear();
+  session_.reset();
   buffers_.reset();
 }
 

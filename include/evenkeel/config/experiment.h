@@ -212,11 +212,15 @@ struct MembershipConfig {
 };
 
 struct BatchingConfig {
-  enum class Mode { kOff, kStatic };
+  enum class Mode { kOff, kStatic, kProportional, kModel };
   Mode mode = Mode::kOff;
   std::int64_t min_batch_size = 16;
   std::int64_t max_batch_size = 0;  // 0: none
   std::vector<double> speeds;       // static: one a training task, the chief first where it trains
+  double dead_band = 0.05;          // proportional, model: part of the step time that a change must gain
+  std::int64_t window_size = 5;     // proportional: steps between decisions
+  double smoothing = 0.3;           // proportional: weight of the newest step time
+  std::int64_t hold_off_steps = 3;  // model: after a change
 };
 
 struct Experiment {

@@ -399,6 +399,66 @@ TEST_CASE("a server that is lost and not replaced ends the job with its name", "
   REQUIRE(absl::StrContains(cluster.end()->status.message(), "ps:1"));
 }
 
+TEST_CASE("batches follow measured step times, a slow-down and a lost worker; each step is whole", "[chief]") {
+  const std::string mode = GENERATE("train.sync.mode=bsp", "train.sync.mode=asp");
+  FakeClusterOptions options;
+  options.samples = 100000;
+  options.overrides = mode + " train.global_batch_size=600 batching.mode=model membership.lease_ms=2000 "
+                             "membership.renew_ms=500";
+  FakeCluster cluster(options);
+  cluster.SetSpeed(0, 0.001);
+  cluster.SetSpeed(1, 0.002);
+  cluster.SetSpeed(2, 0.004);
+  auto newest_batch = [&](const std::string& name) {
+    const auto commits = cluster.commits();
+    for (auto record = commits.rbegin(); record != commits.rend(); ++record) {
+      for (const CommittedUpdate& update : record->updates) {
+        if (absl::StrCat("worker:", update.rank.value()) == name) return TotalSize(update.positions);
+      }
+    }
+    return std::int64_t{0};
+  };
+  auto run = [&](std::size_t more) {
+    const std::size_t target = cluster.commits().size() + more;
+    cluster.RunUntil([&] { return cluster.end() || cluster.commits().size() >= target; });
+  };
+  run(60);
+  // 600 cut by 4 : 2 : 1, but for the fixed part.
+  REQUIRE(newest_batch("worker:0") == Approx(343).margin(12));
+  REQUIRE(newest_batch("worker:2") == Approx(86).margin(12));
+  cluster.SetSpeed(0, 0.003);
+  run(60);
+  REQUIRE(newest_batch("worker:0") == Approx(185).margin(15));
+  cluster.KillWorker(1);
+  REQUIRE(cluster.Run());
+  REQUIRE(cluster.end()->summary.status == "finished");
+  CheckEveryPositionOnce(cluster, 100000, 1);
+  if (mode == "train.sync.mode=bsp") {
+    const auto commits = cluster.commits();
+    const auto small = std::count_if(commits.begin(), commits.end(), [](const auto& c) { return c.decision.samples != 600; });
+    REQUIRE(small <= 2);  // the step in flight when a worker was lost, and the epoch's last
+  }
+}
+
+TEST_CASE("a lost worker's lease ends in time however many messages arrive", "[chief]") {
+  // The runner ticks when NextDeadline has come; a message must not put it off.
+  FakeClusterOptions options;
+  options.samples = 1000000;
+  options.overrides = "train.sync.mode=asp membership.lease_ms=3000 membership.renew_ms=500";
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() > 50; });
+  cluster.PauseWorker(1, true);
+  const TimePoint paused = cluster.now();
+  bool fenced = false;
+  cluster.RunUntil([&] {
+    const auto& log = cluster.log();
+    fenced = std::any_of(log.begin(), log.end(), [](const LogRecord& r) { return std::holds_alternative<FenceRecord>(r); });
+    return fenced || cluster.now() > paused + std::chrono::seconds(10);
+  });
+  REQUIRE(fenced);
+  REQUIRE(cluster.now() - paused < std::chrono::milliseconds(3600));
+}
+
 TEST_CASE("the same seed gives the same log", "[chief]") {
   auto trace = [] {
     FakeClusterOptions options;

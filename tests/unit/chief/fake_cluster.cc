@@ -260,8 +260,9 @@ void FakeCluster::ServerReceives(int index, const Message& message) {
 
 void FakeCluster::Compute(int index, const Ticket& ticket) {
   Worker& worker = workers_[static_cast<std::size_t>(index)];
-  to_chief_[worker.session].push_back(
-      FromWorker(index, StepReport{ticket.update, TotalSize(ticket.positions), 0, 0, 0.01, 0}));
+  const std::int64_t samples = TotalSize(ticket.positions);
+  const double seconds = worker.fixed + worker.per_sample * static_cast<double>(samples);
+  to_chief_[worker.session].push_back(FromWorker(index, StepReport{ticket.update, samples, 0, 0, seconds, 0}));
   for (std::size_t s = 0; s < servers_.size(); ++s) {
     Update update{true, TotalSize(ticket.positions), servers_[s].version, poisoned_ == index ? 3 : 0};
     worker.to_server[s].push_back({ticket.update, update});

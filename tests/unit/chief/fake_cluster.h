@@ -47,6 +47,11 @@ class FakeCluster {
   // The worker's next stage reports this many NaNs.
   void Poison(int index) { poisoned_ = index; }
   void SetGradientSquaredSum(double per_server) { squared_sum_ = per_server; }
+  // What workers report of their steps: fixed + per_sample * samples, seconds.
+  void SetSpeed(int index, double per_sample, double fixed = 0.001) {
+    workers_[static_cast<std::size_t>(index)].per_sample = per_sample;
+    workers_[static_cast<std::size_t>(index)].fixed = fixed;
+  }
   void StopJob() { Take(chief_->Stop("SIGTERM", now_)); }
 
   Chief& chief() { return *chief_; }
@@ -100,6 +105,7 @@ class FakeCluster {
     Incarnation incarnation;
     bool alive = true, paused = false, ended = false;
     std::map<UpdateId, Ticket> tickets;
+    double fixed = 0.01, per_sample = 0;
     std::string refusal;
     TimePoint next_renew = kNever;
     std::vector<std::deque<StageMessage>> to_server;
