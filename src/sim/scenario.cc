@@ -157,7 +157,7 @@ Scenario MakeScenario(std::uint64_t seed) {
   const std::int64_t a_commit = mode == 0 ? batch : std::max<std::int64_t>(1, batch / scenario.workers);
   scenario.samples = std::max<std::int64_t>(1, a_commit * commits / epochs + Between(rng, 0, batch));
   const std::int64_t tensors = Between(rng, 1, 3);
-  for (std::int64_t i = 0; i < tensors; ++i) scenario.tensor_floats.push_back(Between(rng, 1, 40));
+  for (std::int64_t i = 0; i < tensors; ++i) scenario.tensor_floats.push_back(Between(rng, 1, 160));
   for (std::uint32_t i = 0; i < scenario.workers; ++i) scenario.sample_us.push_back(Between(rng, 200, 4000));
   scenario.step_us = Between(rng, 20'000, 150'000);
   scenario.delay_us = Between(rng, 50, 5000);
@@ -167,7 +167,7 @@ Scenario MakeScenario(std::uint64_t seed) {
   set(absl::StrCat("train.epochs=", epochs));
   set(absl::StrCat("train.global_batch_size=", batch));
   set(absl::StrCat("train.seed=", 1 + rng.Below(1000)));
-  set(absl::StrCat("train.bucket_bytes=", 64 * Between(rng, 1, 3)));
+  set(absl::StrCat("train.bucket_bytes=", 64 * Between(rng, 1, 10)));
   if (Chance(rng, 0.1)) set(absl::StrCat("train.max_commits=", Between(rng, 1, commits)));
   set(absl::StrCat("train.sync.mode=", mode == 0 ? "bsp" : mode == 1 ? "asp" : "ssp"));
   const std::int64_t workers_max = Chance(rng, 0.3) ? Between(rng, 1, scenario.workers) : 32;

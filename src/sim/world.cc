@@ -15,7 +15,7 @@ constexpr Duration kSuperviseEvery = std::chrono::milliseconds(250);
 constexpr Duration kRestartTime = std::chrono::milliseconds(400);
 constexpr Duration kGoodbye = std::chrono::milliseconds(100);  // an ended chief's messages go out
 // From the last fault to the job's end, and from there to the last process's.
-constexpr Duration kEndsWithin = std::chrono::seconds(240);
+constexpr Duration kEndsWithin = std::chrono::seconds(120);
 constexpr Duration kProcessesEndWithin = std::chrono::seconds(60);
 
 const char* kExperiment = R"({
