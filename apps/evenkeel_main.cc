@@ -33,6 +33,7 @@ int main(int argc, char** argv) {
   AddDataCommand(app, chosen);
   AddStatusCommand(app, chosen);
   AddBenchCommand(app, chosen);
+  AddSimulateCommand(app, chosen);
   if (const auto code = ParseCommandLine(app, argc, argv)) return *code;
   return chosen();
 }

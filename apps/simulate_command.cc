@@ -1,0 +1,127 @@
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "commands.h"
+#include "evenkeel/core/status.h"
+#include "evenkeel/core/storage.h"
+#include "evenkeel/sim/simulation.h"
+
+namespace evenkeel::apps {
+namespace {
+
+struct Options {
+  std::int64_t seeds = 1;
+  std::uint64_t first_seed = 1;
+  std::uint64_t seed = 0;
+  std::string faults;
+  int shrink_runs = 200;
+  bool verbose = false;
+};
+
+// A broken invariant inside a role aborts: the seed must be known then too.
+volatile std::sig_atomic_t running_seed_high = 0, running_seed_low = 0;
+
+void SayRunningSeed(int) {
+  char text[64] = "evenkeel simulate: aborted in seed ";
+  std::size_t at = 35;
+  char digits[20];
+  int count = 0;
+  std::uint64_t seed = (static_cast<std::uint64_t>(static_cast<std::uint32_t>(running_seed_high)) << 32) |
+                       static_cast<std::uint32_t>(running_seed_low);
+  do {
+    digits[count++] = static_cast<char>('0' + seed % 10);
+    seed /= 10;
+  } while (seed > 0);
+  while (count > 0) text[at++] = digits[--count];
+  text[at++] = '\n';
+  if (write(STDERR_FILENO, text, at) < 0) return;
+}
+
+void Print(std::uint64_t seed, const sim::Verdict& verdict) {
+  std::printf("seed %llu: trace %016llx, %lld ms, %lld events, %lld commits, %lld starts%s%s\n",
+              static_cast<unsigned long long>(seed), static_cast<unsigned long long>(verdict.trace_hash),
+              static_cast<long long>(verdict.at_ms), static_cast<long long>(verdict.events),
+              static_cast<long long>(verdict.commits), static_cast<long long>(verdict.starts),
+              verdict.broken.empty() ? "" : ": BROKEN: ", verdict.broken.c_str());
+  std::fflush(stdout);
+}
+
+// One line with what broke and how to see it again, then the events that are enough for it.
+void PrintFailure(const sim::Scenario& scenario, const sim::Verdict& verdict, const Options& options) {
+  std::printf("seed %llu: %s; replay: evenkeel simulate --seed %llu%s%s\n",
+              static_cast<unsigned long long>(scenario.seed), verdict.broken.c_str(),
+              static_cast<unsigned long long>(scenario.seed), options.faults.empty() ? "" : " --faults ",
+              options.faults.c_str());
+  std::fflush(stdout);
+  if (options.shrink_runs == 0) return;
+  const std::vector<sim::Fault> faults = sim::ShrinkFaults(scenario, options.shrink_runs);
+  std::printf("%zu of %zu faults are enough (a file of them goes with --faults FILE --seed %llu):\n%s", faults.size(),
+              scenario.faults.size(), static_cast<unsigned long long>(scenario.seed),
+              sim::FaultsToJson(faults).c_str());
+  std::fflush(stdout);
+}
+
+absl::StatusOr<bool> Run(const Options& options) {
+  std::optional<std::vector<sim::Fault>> faults;
+  if (!options.faults.empty()) {
+    EK_ASSIGN_OR_RETURN(const std::string text, Storage::Posix().Read(options.faults, 64 << 20));
+    EK_ASSIGN_OR_RETURN(faults, sim::FaultsFromJson(text, options.faults));
+  }
+  const bool one = options.seed != 0;
+  const std::uint64_t first = one ? options.seed : options.first_seed;
+  const std::uint64_t count = one ? 1 : static_cast<std::uint64_t>(options.seeds);
+  std::signal(SIGABRT, SayRunningSeed);
+  std::int64_t failures = 0, commits = 0, starts = 0, events = 0;
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    running_seed_high = static_cast<std::sig_atomic_t>(seed >> 32);
+    running_seed_low = static_cast<std::sig_atomic_t>(seed & 0xffffffff);
+    sim::Scenario scenario = sim::MakeScenario(seed);
+    if (faults) scenario.faults = *faults;
+    const sim::Verdict verdict = sim::Simulate(scenario);
+    commits += verdict.commits;
+    starts += verdict.starts;
+    events += verdict.events;
+    if (options.verbose) Print(seed, verdict);
+    if (verdict.broken.empty()) continue;
+    ++failures;
+    PrintFailure(scenario, verdict, options);
+  }
+  std::signal(SIGABRT, SIG_DFL);
+  std::printf("%llu seeds, %lld events, %lld commits, %lld starts of the chief: %lld broken\n",
+              static_cast<unsigned long long>(count), static_cast<long long>(events), static_cast<long long>(commits),
+              static_cast<long long>(starts), static_cast<long long>(failures));
+  return failures == 0;
+}
+
+int Simulate(const Options& options) {
+  const absl::StatusOr<bool> result = Run(options);
+  if (result.ok()) return static_cast<int>(*result ? ExitCode::kOk : ExitCode::kFailed);
+  std::fprintf(stderr, "evenkeel simulate: %s\n", std::string(result.status().message()).c_str());
+  return static_cast<int>(ExitCodeFor(result.status()));
+}
+
+}  // namespace
+
+void AddSimulateCommand(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "simulate", "Runs whole jobs in virtual time, with faults drawn from a seed, and checks what must hold");
+  command->add_option("--seeds", options->seeds, "How many")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1'000'000'000));
+  command->add_option("--first-seed", options->first_seed, "The first one")->capture_default_str();
+  auto* seed = command->add_option("--seed", options->seed, "This one alone")->check(CLI::PositiveNumber);
+  command->add_option("--faults", options->faults, "These faults, a JSON list, in place of the seed's")->needs(seed);
+  command->add_option("--shrink-runs", options->shrink_runs, "Simulations to find fewer faults; 0: none")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 100'000));
+  command->add_flag("--verbose", options->verbose, "A line a seed, with its trace's hash");
+  command->callback([&chosen, options] { chosen = [options] { return Simulate(*options); }; });
+}
+
+}  // namespace evenkeel::apps
