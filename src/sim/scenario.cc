@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "evenkeel/core/random.h"
 #include "evenkeel/sim/simulation.h"
 #include "nlohmann/json.hpp"
@@ -181,6 +182,15 @@ Scenario MakeScenario(std::uint64_t seed) {
   if (Chance(rng, 0.3)) set("train.optimizer.clip_norm=1");
   if (Chance(rng, 0.8)) set(absl::StrCat("checkpoint.every_commits=", Between(rng, 2, 15)));
   set(absl::StrCat("batching.min_batch_size=", Between(rng, 1, 4)));
+  const auto batching = rng.Below(4);
+  if (batching == 1) {
+    std::vector<std::string> speeds;
+    for (std::uint32_t i = 0; i < scenario.workers; ++i) speeds.push_back(absl::StrCat(Between(rng, 1, 5)));
+    set("batching.mode=static");
+    set(absl::StrCat("batching.speeds=[", absl::StrJoin(speeds, ","), "]"));
+  } else if (batching > 1) {
+    set(absl::StrCat("batching.mode=", batching == 2 ? "proportional" : "model"));
+  }
   set(absl::StrCat("membership.lease_ms=", kLeaseMs));
   set(absl::StrCat("membership.renew_ms=", Between(rng, 100, kLeaseMs / 3)));
   set(absl::StrCat("membership.join_timeout_ms=", Between(rng, 500, 6000)));
