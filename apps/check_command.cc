@@ -34,8 +34,10 @@ int Check(const Options& options) {
   report.Add("cluster", cluster.ok() ? DescribeCluster(*cluster, options.chief_trains)
                                      : absl::StatusOr<std::string>(cluster.status()));
   const auto experiment = LoadExperiment(options.role.experiment, options.role.overrides);
-  report.Add("experiment", experiment.ok() ? "spec " + experiment->spec_hash
-                                           : absl::StatusOr<std::string>(experiment.status()));
+  absl::Status fits = experiment.status();
+  if (fits.ok() && cluster.ok()) fits = CheckExperimentFits(*experiment, *cluster, options.chief_trains);
+  report.Add("experiment",
+             fits.ok() ? "spec " + experiment->spec_hash : absl::StatusOr<std::string>(std::move(fits)));
   if (cluster.ok()) {
     report.Add("addresses", CheckAddresses(*cluster));
     report.Add("ports", CheckPorts(*cluster));

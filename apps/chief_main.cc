@@ -35,6 +35,7 @@ std::string OwnAddress(const RoleSetup& setup, int port) {
 
 absl::Status Run(const RoleSetup& setup, StopSource& stop) {
   EK_RETURN_IF_ERROR(CheckBatchSizes(*setup.cluster, setup.options.train));
+  EK_RETURN_IF_ERROR(CheckExperimentFits(*setup.experiment, *setup.cluster, setup.options.train));
   ChiefRunnerOptions chief;
   chief.experiment = *setup.experiment;
   chief.listen_address = ListenAddress(setup);

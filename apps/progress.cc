@@ -133,8 +133,8 @@ std::vector<std::string> SummaryLines(std::string_view summary_json, const std::
   const Json summary = Parse(summary_json);
   if (!summary.is_object()) return {"summary.json is not readable"};
   std::vector<std::string> lines;
-  lines.push_back(absl::StrFormat("%s: %d commits, %.2f epochs in %s, %.0f examples/s", Text(summary, "status"),
-                                  Whole(summary, "commits"), Number(summary, "epochs"),
+  lines.push_back(absl::StrFormat("%s: %d commits, %d whole epochs in %s, %.0f examples/s", Text(summary, "status"),
+                                  Whole(summary, "commits"), Whole(summary, "epochs"),
                                   Clockwise(Number(summary, "wall_seconds")), Number(summary, "examples_per_second")));
   if (std::string reason = Text(summary, "reason"); !reason.empty()) lines.push_back(absl::StrCat("reason: ", reason));
   lines.push_back(absl::StrCat("train loss ", Value(Field(summary, "train_loss"))));

@@ -258,4 +258,19 @@ absl::Status CheckBatchSizes(const Cluster& cluster, bool chief_trains) {
                                            cluster.workers.size(), " workers); give one each"));
 }
 
+absl::Status CheckExperimentFits(const Experiment& experiment, const Cluster& cluster, bool chief_trains) {
+  const std::size_t tasks = cluster.workers.size() + (chief_trains ? 1 : 0);
+  const std::size_t speeds = experiment.batching.speeds.size();
+  if (speeds > 0 && speeds != tasks) {
+    return absl::InvalidArgumentError(Concat("batching.speeds: ", speeds, " entries, but ", tasks,
+                                             " tasks train; give one each, the chief's first where it trains"));
+  }
+  const std::int64_t backups = experiment.train.sync.backup_workers;
+  if (backups > 0 && backups >= static_cast<std::int64_t>(tasks)) {
+    return absl::InvalidArgumentError(Concat("train.sync.backup_workers: ", backups, " is out of range; ", tasks,
+                                             " tasks train, and at least one must be waited for"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace evenkeel

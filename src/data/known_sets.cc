@@ -31,11 +31,13 @@ constexpr Known kKnown[] = {
      "http://yann.lecun.com/exdb/mnist (four .gz files, in mnist/ of the data folder; any mirror of the IDX files "
      "serves)"},
     {"cifar10", "cifar",
-     "https://www.cs.toronto.edu/~kriz/cifar.html (the binary version, in cifar10/ of the data folder)"},
+     "https://www.cs.toronto.edu/~kriz/cifar.html (the binary version; "
+     "train-10000.bin.gz and test-2000.bin.gz are any 10,000 and 2,000 of its records, by gzip, in cifar10/ of the data folder)"},
     {"wine-quality", "wine",
      "the UCI repository, https://archive.ics.uci.edu/dataset/186/wine+quality (in wine-quality/ of the data folder)"},
     {"a9a", "a9a",
-     "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html (a9a and a9a.t, in a9a/ of the data folder)"},
+     "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html (a9a and a9a.t, "
+     "by gzip, in a9a/ of the data folder)"},
     {"agaricus", "agaricus", "https://github.com/dmlc/xgboost (demo/data, in agaricus/ of the data folder)"},
     {"rcv1", "rcv1", "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html (rcv1.binary)"},
     {"movielens", "movielens", "https://grouplens.org/datasets/movielens (in movielens/ of the data folder)"},

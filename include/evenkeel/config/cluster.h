@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "evenkeel/config/experiment.h"
 #include "evenkeel/core/role.h"
 
 namespace evenkeel {
@@ -48,5 +49,8 @@ absl::StatusOr<Cluster> ParseCluster(std::string_view json, std::string_view ori
 absl::StatusOr<Cluster> LoadCluster(const std::optional<std::string>& file, const std::optional<std::string>& task);
 // batch_size_list has one entry a training task.
 absl::Status CheckBatchSizes(const Cluster& cluster, bool chief_trains);
+// What of an experiment depends on how many train: batching.speeds has one entry a training task, and
+// train.sync.backup_workers leaves at least one.
+absl::Status CheckExperimentFits(const Experiment& experiment, const Cluster& cluster, bool chief_trains);
 
 }  // namespace evenkeel

@@ -153,4 +153,20 @@ TEST_CASE("the cluster comes from the file, else from TF_CONFIG", "[config]") {
 }
 
 }  // namespace
+TEST_CASE("an experiment that does not fit the number of training tasks is refused by field", "[config]") {
+  Cluster cluster;
+  cluster.workers.resize(2);
+  Experiment experiment;
+  REQUIRE(CheckExperimentFits(experiment, cluster, false).ok());
+  experiment.batching.speeds = {3, 1, 1};
+  REQUIRE(CheckExperimentFits(experiment, cluster, true).ok());
+  REQUIRE(CheckExperimentFits(experiment, cluster, false).message() ==
+          "batching.speeds: 3 entries, but 2 tasks train; give one each, the chief's first where it trains");
+  experiment.batching.speeds.clear();
+  experiment.train.sync.backup_workers = 1;
+  REQUIRE(CheckExperimentFits(experiment, cluster, false).ok());
+  experiment.train.sync.backup_workers = 2;
+  REQUIRE(CheckExperimentFits(experiment, cluster, false).code() == absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace evenkeel
