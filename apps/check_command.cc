@@ -36,8 +36,7 @@ int Check(const Options& options) {
   const auto experiment = LoadExperiment(options.role.experiment, options.role.overrides);
   absl::Status fits = experiment.status();
   if (fits.ok() && cluster.ok()) fits = CheckExperimentFits(*experiment, *cluster, options.chief_trains);
-  report.Add("experiment",
-             fits.ok() ? "spec " + experiment->spec_hash : absl::StatusOr<std::string>(std::move(fits)));
+  report.Add("experiment", fits.ok() ? "spec " + experiment->spec_hash : absl::StatusOr<std::string>(std::move(fits)));
   if (cluster.ok()) {
     report.Add("addresses", CheckAddresses(*cluster));
     report.Add("ports", CheckPorts(*cluster));
@@ -63,7 +62,8 @@ int Check(const Options& options) {
 
 void AddCheckCommand(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("check", "Validates cluster, experiment, data and folders without running anything");
+  CLI::App* command =
+      app.add_subcommand("check", "Validates cluster, experiment, data and folders without running anything");
   AddClusterOptions(*command, options->role);
   AddExperimentOptions(*command, options->role.experiment, options->role.overrides)->required();
   command->add_flag("--chief-trains", options->chief_trains, "The chief will train (evenkeel-chief --train)");

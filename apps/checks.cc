@@ -115,8 +115,8 @@ absl::StatusOr<std::string> CheckPorts(const Cluster& cluster) {
     for (const addrinfo* info = found.get(); info != nullptr; info = info->ai_next) {
       const int error = TryListen(*info);
       if (error == EADDRINUSE) {
-        return absl::InvalidArgumentError(absl::StrCat(name, " at ", address.ToString(), ": port ", address.port,
-                                                       " is in use"));
+        return absl::InvalidArgumentError(
+            absl::StrCat(name, " at ", address.ToString(), ": port ", address.port, " is in use"));
       }
       if (error == EACCES) {
         return absl::InvalidArgumentError(absl::StrCat(name, " at ", address.ToString(), ": ", std::strerror(error)));
@@ -142,9 +142,9 @@ absl::StatusOr<std::string> DescribeData(const Experiment& experiment, const abs
 absl::StatusOr<std::int64_t> BuildModel(const Experiment& experiment, const Dataset& dataset) {
   EK_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, MakeCpuBackend(CpuBackendOptions{1}));
   const ExampleSpec& spec = dataset.spec();
-  EK_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Model> model,
-      Model::Build(experiment.model, ModelOptions{spec.features, spec.label_width, spec.sparse, spec.classes}, *backend));
+  EK_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                      Model::Build(experiment.model,
+                                   ModelOptions{spec.features, spec.label_width, spec.sparse, spec.classes}, *backend));
   std::int64_t bytes = 0;
   for (const TensorSpec& tensor : model->tensors()) {
     bytes += tensor.shape.elements() * static_cast<std::int64_t>(sizeof(float));
@@ -153,12 +153,14 @@ absl::StatusOr<std::int64_t> BuildModel(const Experiment& experiment, const Data
 }
 
 std::string DescribeModel(std::int64_t parameter_bytes) {
-  return absl::StrCat(parameter_bytes / static_cast<std::int64_t>(sizeof(float)), " parameters, ", Size(parameter_bytes));
+  return absl::StrCat(parameter_bytes / static_cast<std::int64_t>(sizeof(float)), " parameters, ",
+                      Size(parameter_bytes));
 }
 
 absl::StatusOr<std::string> CheckMemory(const Experiment& experiment, const Cluster& cluster, bool chief_trains,
                                         std::int64_t parameter_bytes) {
-  // A server: three versions, a snapshot, the slots, and a staging slot for each worker. A worker: parameters, gradients.
+  // A server: three versions, a snapshot, the slots, and a staging slot for each worker. A worker: parameters,
+  // gradients.
   constexpr std::int64_t kServerCopies = 4, kWorkerCopies = 2;
   const auto workers = static_cast<std::int64_t>(cluster.workers.size()) + (chief_trains ? 1 : 0);
   const auto slots = static_cast<std::int64_t>(SlotNames(experiment.train.optimizer).size());

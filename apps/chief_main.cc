@@ -64,8 +64,7 @@ absl::Status Run(const RoleSetup& setup, StopSource& stop) {
       }
     });
   };
-  const absl::Status status =
-      ListenErrorIsInput(RunChief(chief, *transport, Storage::Posix(), Clock::Real(), stop));
+  const absl::Status status = ListenErrorIsInput(RunChief(chief, *transport, Storage::Posix(), Clock::Real(), stop));
   worker_stop.Request("the chief has ended");
   if (worker.joinable()) worker.join();
   return status.ok() && !absl::IsAborted(worker_status) ? worker_status : status;
@@ -77,12 +76,14 @@ absl::Status Run(const RoleSetup& setup, StopSource& stop) {
 int main(int argc, char** argv) {
   using namespace evenkeel::apps;
   return RunRole(
-      evenkeel::Role::kChief, "Coordinates a training job: members, samples, commits, checkpoints, outputs.", argc, argv,
+      evenkeel::Role::kChief, "Coordinates a training job: members, samples, commits, checkpoints, outputs.", argc,
+      argv,
       [](CLI::App& app, RoleOptions& options) {
         AddDataOption(app, options.data);
         app.add_flag("--train", options.train, "Also trains, as worker rank 0");
         app.add_flag("--evaluator", options.evaluator, "An evaluator takes part though the cluster lists none");
-        app.add_option("--bind-host", options.bind_host, "Listens here instead of the cluster's host")->type_name("HOST");
+        app.add_option("--bind-host", options.bind_host, "Listens here instead of the cluster's host")
+            ->type_name("HOST");
         app.add_option("--ready-fd", options.ready_fd, "Writes the port and a newline here once it listens")
             ->type_name("N");
       },

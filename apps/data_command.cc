@@ -69,8 +69,10 @@ absl::Status Data(const Options& options) {
   }
   for (const auto& [name, known] : sets) {
     const bool here = known.set.missing.empty();
-    std::printf("%-8s %s, for %s\n", here ? "present" : "missing", name.c_str(), absl::StrJoin(known.users, ", ").c_str());
-    for (const std::string& file : here ? known.set.files : known.set.missing) std::printf("           %s\n", file.c_str());
+    std::printf("%-8s %s, for %s\n", here ? "present" : "missing", name.c_str(),
+                absl::StrJoin(known.users, ", ").c_str());
+    for (const std::string& file : here ? known.set.files : known.set.missing)
+      std::printf("           %s\n", file.c_str());
     if (!here) std::printf("         to be had: %s\n", known.set.origin.c_str());
   }
   return absl::OkStatus();

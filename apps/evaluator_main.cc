@@ -1,6 +1,6 @@
 // evenkeel-evaluator: scores checkpoints, beside a job or alone on a model_dir.
-#include "evenkeel/evaluator/evaluator.h"
 #include "evenkeel/core/status.h"
+#include "evenkeel/evaluator/evaluator.h"
 #include "evenkeel/transport/transports.h"
 #include "role.h"
 
@@ -26,8 +26,8 @@ int main(int argc, char** argv) {
   using namespace evenkeel::apps;
   return RunRole(
       evenkeel::Role::kEvaluator,
-      "Scores checkpoints and keeps the best. With --model-dir alone it follows a job's folder, live or finished.", argc,
-      argv,
+      "Scores checkpoints and keeps the best. With --model-dir alone it follows a job's folder, live or finished.",
+      argc, argv,
       [](CLI::App& app, RoleOptions& options) {
         AddDataOption(app, options.data);
         app.add_option("--chief", options.chief, "The chief's address, over the cluster's")->type_name("HOST:PORT");

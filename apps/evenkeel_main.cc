@@ -21,11 +21,13 @@ int main(int argc, char** argv) {
   using namespace evenkeel::apps;
   evenkeel::TuneAllocator();
   evenkeel::InitLog("evenkeel", evenkeel::LogLevel::kWarning);
-  CLI::App app("Evenkeel trains models with parameter servers on machines of unequal speed that may vanish at any moment.",
-               "evenkeel");
+  CLI::App app(
+      "Evenkeel trains models with parameter servers on machines of unequal speed that may vanish at any moment.",
+      "evenkeel");
   app.require_subcommand(1);
-  app.footer("evenkeel COMMAND --help explains a command. Exit codes: 0 done; 1 failed while running; 2 wrong input; "
-             "3 refused; 4 a deadline passed; 130 interrupted.");
+  app.footer(
+      "evenkeel COMMAND --help explains a command. Exit codes: 0 done; 1 failed while running; 2 wrong input; "
+      "3 refused; 4 a deadline passed; 130 interrupted.");
   Action chosen;
   AddLaunchCommand(app, chosen);
   AddCheckCommand(app, chosen);

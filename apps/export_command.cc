@@ -48,7 +48,8 @@ absl::Status Export(const Options& options) {
   // The evaluator exported it when it was scored; its checkpoint may be gone by now.
   const std::string best = JoinPath(JoinPath(options.model_dir, "best"), "model.safetensors");
   if (!storage.Exists(best)) {
-    return absl::NotFoundError(absl::StrCat("there is no ", best, "; an evaluator makes it when it scores checkpoints"));
+    return absl::NotFoundError(
+        absl::StrCat("there is no ", best, "; an evaluator makes it when it scores checkpoints"));
   }
   EK_ASSIGN_OR_RETURN(const std::string bytes, storage.Read(best));
   EK_RETURN_IF_ERROR(storage.WriteAtomic(options.out, AsBytes(bytes)));

@@ -55,7 +55,8 @@ int Launch(LocalJobOptions options) {
 
 void AddLaunchCommand(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<LocalJobOptions>();
-  CLI::App* command = app.add_subcommand("launch", "Runs a whole job on this machine, each role as a process of its own");
+  CLI::App* command =
+      app.add_subcommand("launch", "Runs a whole job on this machine, each role as a process of its own");
   AddExperimentOptions(*command, options->experiment, options->overrides)->required();
   command->add_flag("--chief-trains", options->chief_trains, "The chief is worker rank 0 too");
   command->add_option("--ps", options->servers, "Parameter servers")
@@ -67,15 +68,18 @@ void AddLaunchCommand(CLI::App& app, Action& chosen) {
       ->type_name("N")
       ->check(CLI::Range(0, kMaxProcesses));
   command->add_flag("--evaluator", options->evaluator, "An evaluator scores each checkpoint");
-  command->add_option("--model-dir", options->model_dir, "The job's folder: outputs, checkpoints; a job that is in it goes on")
+  command
+      ->add_option("--model-dir", options->model_dir,
+                   "The job's folder: outputs, checkpoints; a job that is in it goes on")
       ->required()
       ->type_name("DIR");
   AddDataOption(*command, options->data_folder);
   AddThreadsOption(*command, options->threads);
   command->add_option("--log-dir", options->log_folder, "The processes' logs; else MODEL_DIR/logs")->type_name("DIR");
   AddLogLevelOption(*command, options->log_level);
-  command->footer("Ctrl-C stops the job with a checkpoint, a second one ends it at once; the same command goes on from "
-                  "the last checkpoint. Exit code 0 only if the job finished.");
+  command->footer(
+      "Ctrl-C stops the job with a checkpoint, a second one ends it at once; the same command goes on from "
+      "the last checkpoint. Exit code 0 only if the job finished.");
   command->callback([&chosen, options] { chosen = [options] { return Launch(*options); }; });
 }
 

@@ -19,7 +19,8 @@ CLI::Option* AddExperimentOptions(CLI::App& app, std::string& experiment, std::v
 }
 
 void AddClusterOptions(CLI::App& app, RoleOptions& options) {
-  app.add_option("--cluster", options.cluster, "The cluster file; without it the environment variable TF_CONFIG is read")
+  app.add_option("--cluster", options.cluster,
+                 "The cluster file; without it the environment variable TF_CONFIG is read")
       ->type_name("FILE");
   app.add_option("--task", options.task, "Which task of the cluster this process is, over the file's task")
       ->type_name("TYPE:INDEX");

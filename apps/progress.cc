@@ -110,7 +110,8 @@ std::vector<std::string> StatusLines(std::string_view status_json) {
     lines.push_back(absl::StrCat("  and ", workers.size() - kMaxWorkerLines, " more workers"));
   }
   if (std::string eval = EvalText(status); !eval.empty()) lines.push_back(std::move(eval));
-  if (std::string whom = Text(status, "waiting_for"); !whom.empty()) lines.push_back(absl::StrCat("waiting for ", whom));
+  if (std::string whom = Text(status, "waiting_for"); !whom.empty())
+    lines.push_back(absl::StrCat("waiting for ", whom));
   return lines;
 }
 

@@ -32,7 +32,8 @@ int main(int argc, char** argv) {
       evenkeel::Role::kPs, "A parameter server: holds a part of the parameters and their optimizer slots.", argc, argv,
       [](CLI::App& app, RoleOptions& options) {
         app.add_option("--chief", options.chief, "The chief's address, over the cluster's")->type_name("HOST:PORT");
-        app.add_option("--bind-host", options.bind_host, "Listens here instead of the cluster's host")->type_name("HOST");
+        app.add_option("--bind-host", options.bind_host, "Listens here instead of the cluster's host")
+            ->type_name("HOST");
       },
       Run);
 }

@@ -103,7 +103,8 @@ absl::StatusOr<RoleSetup> SetUpRole(Role role, const RoleOptions& options) {
   } else if (options.task) {
     return absl::InvalidArgumentError("--task needs a cluster: give --cluster, or TF_CONFIG in the environment");
   } else {
-    setup.name = role == Role::kEvaluator ? "evaluator:0" : absl::StrCat(ToString(role), ":", HostName(), "-", getpid());
+    setup.name =
+        role == Role::kEvaluator ? "evaluator:0" : absl::StrCat(ToString(role), ":", HostName(), "-", getpid());
   }
   EK_RETURN_IF_ERROR(FindChief(role, setup));
   EK_RETURN_IF_ERROR(FindModelDir(role, setup));
@@ -129,8 +130,9 @@ int RunRole(Role role, const char* about, int argc, char** argv,
   });
   const std::string program = absl::StrCat("evenkeel-", ToString(role));
   CLI::App app(about, program);
-  app.footer("Exit codes: 0 finished, stopped or left in good order; 1 failed while running; 2 wrong input; 3 refused; "
-             "4 a deadline passed; 130 interrupted twice.");
+  app.footer(
+      "Exit codes: 0 finished, stopped or left in good order; 1 failed while running; 2 wrong input; 3 refused; "
+      "4 a deadline passed; 130 interrupted twice.");
   RoleOptions options;
   AddExperimentOptions(app, options.experiment, options.overrides);
   AddClusterOptions(app, options);

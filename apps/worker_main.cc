@@ -1,7 +1,7 @@
 // evenkeel-worker: reads samples, computes gradients, stages them on every server.
-#include "evenkeel/worker/worker.h"
 #include "evenkeel/core/status.h"
 #include "evenkeel/transport/transports.h"
+#include "evenkeel/worker/worker.h"
 #include "role.h"
 
 namespace evenkeel::apps {
@@ -20,11 +20,12 @@ absl::Status Run(const RoleSetup& setup, StopSource& stop) {
 int main(int argc, char** argv) {
   using namespace evenkeel::apps;
   return RunRole(
-      evenkeel::Role::kWorker, "A worker: reads samples and computes gradients. Joins a running job with --chief alone.",
-      argc, argv,
+      evenkeel::Role::kWorker,
+      "A worker: reads samples and computes gradients. Joins a running job with --chief alone.", argc, argv,
       [](CLI::App& app, RoleOptions& options) {
         AddDataOption(app, options.data);
-        app.add_option("--chief", options.chief, "The chief's address; without a cluster it joins as an unlisted worker")
+        app.add_option("--chief", options.chief,
+                       "The chief's address; without a cluster it joins as an unlisted worker")
             ->type_name("HOST:PORT");
       },
       Run);

@@ -12,12 +12,18 @@ namespace evenkeel {
 
 const char* ToString(Phase phase) {
   switch (phase) {
-    case Phase::kGathering: return "gathering";
-    case Phase::kConfiguring: return "configuring";
-    case Phase::kRunning: return "running";
-    case Phase::kEnding: return "ending";
-    case Phase::kFinalScore: return "final_score";
-    case Phase::kEnded: return "ended";
+    case Phase::kGathering:
+      return "gathering";
+    case Phase::kConfiguring:
+      return "configuring";
+    case Phase::kRunning:
+      return "running";
+    case Phase::kEnding:
+      return "ending";
+    case Phase::kFinalScore:
+      return "final_score";
+    case Phase::kEnded:
+      return "ended";
   }
   return "unknown";
 }
@@ -146,8 +152,8 @@ ChiefActions Chief::Stop(const std::string& reason, TimePoint now) {
 TimePoint Chief::NextDeadline() const {
   const Impl& impl = *impl_;
   if (impl.phase == Phase::kEnded) return kNever;
-  // A bound on the interval, so that a late tick can be told from a quiet time. From the last tick, not the last message:
-  // messages must not put it off.
+  // A bound on the interval, so that a late tick can be told from a quiet time. From the last tick, not the last
+  // message: messages must not put it off.
   TimePoint next = impl.last_tick + std::chrono::milliseconds(500);
   next = std::min({next, impl.phase_deadline, impl.leases.NextExpiry()});
   for (const auto& [id, update] : impl.updates) next = std::min(next, update.deadline);
@@ -169,8 +175,9 @@ void Chief::Impl::Say(std::string text, LogLevel level) { actions.push_back(LogL
 void Chief::Impl::Send(SessionId session, Body body) {
   if (session == SessionId{}) return;
   Message message;
-  message.envelope = Envelope{options.job_id,        options.experiment.spec_hash, options.term, options.generation,
-                              LayoutNumber(1), Incarnation{},                membership_epoch};
+  message.envelope = Envelope{
+      options.job_id,  options.experiment.spec_hash, options.term, options.generation, LayoutNumber(1), Incarnation{},
+      membership_epoch};
   message.body = std::move(body);
   actions.push_back(SendAction{session, std::move(message)});
 }
@@ -195,8 +202,7 @@ bool Chief::Impl::CheckEnvelope(SessionId session, const Message& message) {
   if (envelope.spec_hash != options.experiment.spec_hash) {
     std::string difference;
     if (const auto* join = std::get_if<Join>(&message.body)) {
-      for (const std::string& field :
-           DifferingFields(options.experiment.canonical_json, join->experiment_json)) {
+      for (const std::string& field : DifferingFields(options.experiment.canonical_json, join->experiment_json)) {
         absl::StrAppend(&difference, difference.empty() ? "; they differ in " : ", ", field);
       }
     }
@@ -264,7 +270,8 @@ void Chief::Impl::Dispatch(SessionId session, Message& message) {
 
 void Chief::Impl::Advance() {
   if (phase == Phase::kGathering && !tensors.empty() &&
-      std::all_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.incarnation != Incarnation{}; })) {
+      std::all_of(servers.begin(), servers.end(),
+                  [](const ServerState& s) { return s.incarnation != Incarnation{}; })) {
     ConfigureServers();
   }
   if (phase == Phase::kRunning) {
@@ -311,11 +318,12 @@ void Chief::Impl::CheckDeadlines() {
   switch (phase) {
     case Phase::kGathering:
     case Phase::kConfiguring:
-      return Fail(absl::DeadlineExceededError(absl::StrFormat("waited %.1f s for %s", ToSeconds(now - started),
-                                                              MissingMembers())));
+      return Fail(absl::DeadlineExceededError(
+          absl::StrFormat("waited %.1f s for %s", ToSeconds(now - started), MissingMembers())));
     case Phase::kRunning:
-      if (first_grant_done || AdmittedCount() + static_cast<int>(std::count_if(workers.begin(), workers.end(),
-                                  [](const auto& w) { return w.second.ready && !w.second.rank; })) <
+      if (first_grant_done || AdmittedCount() + static_cast<int>(std::count_if(
+                                                    workers.begin(), workers.end(),
+                                                    [](const auto& w) { return w.second.ready && !w.second.rank; })) <
                                   options.experiment.membership.workers_min) {
         if (AdmittedCount() >= options.experiment.membership.workers_min) return;
         return Fail(absl::DeadlineExceededError(
@@ -325,13 +333,14 @@ void Chief::Impl::CheckDeadlines() {
       first_grant_done = true;
       return;
     case Phase::kEnding:
-      return Fail(absl::DeadlineExceededError(
-          absl::StrCat("the last checkpoint was not complete in time: ", WaitingFor())));
+      return Fail(
+          absl::DeadlineExceededError(absl::StrCat("the last checkpoint was not complete in time: ", WaitingFor())));
     case Phase::kFinalScore:
       end_reason = "no final score came within eval.final_timeout_ms; ended without it";
       Say(end_reason, LogLevel::kWarning);
       return Finish();
-    case Phase::kEnded: return;
+    case Phase::kEnded:
+      return;
   }
 }
 

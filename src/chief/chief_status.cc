@@ -11,7 +11,8 @@ namespace evenkeel {
 std::string Chief::Impl::WaitingFor() const {
   switch (phase) {
     case Phase::kGathering:
-    case Phase::kConfiguring: return MissingMembers();
+    case Phase::kConfiguring:
+      return MissingMembers();
     case Phase::kRunning: {
       if (!first_grant_done) return MissingMembers();
       const std::int64_t least = options.experiment.membership.workers_min;
@@ -28,8 +29,10 @@ std::string Chief::Impl::WaitingFor() const {
       }
       return absl::StrCat("the last checkpoint", names.empty() ? "" : " of ", names);
     }
-    case Phase::kFinalScore: return "the evaluator's final score";
-    case Phase::kEnded: return "";
+    case Phase::kFinalScore:
+      return "the evaluator's final score";
+    case Phase::kEnded:
+      return "";
   }
   return "";
 }
@@ -62,7 +65,8 @@ std::string Chief::Impl::StatusJson(TimePoint at) const {
     double left = train.epochs > 0 ? static_cast<double>(train.epochs * samples - samples_trained) : 1e300;
     if (train.max_commits > 0 && commit.value() > 0) {
       const double per_commit = static_cast<double>(samples_trained) / static_cast<double>(commit.value());
-      left = std::min(left, per_commit * static_cast<double>(train.max_commits - static_cast<std::int64_t>(commit.value())));
+      left = std::min(left,
+                      per_commit * static_cast<double>(train.max_commits - static_cast<std::int64_t>(commit.value())));
     }
     eta = std::max(0.0, left) / rate;
   }

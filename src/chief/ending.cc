@@ -38,10 +38,11 @@ BatchController::State BatchesFromJson(const Json& list) {
     BatchController::State::Record record;
     record.name = entry.at("name").get<std::string>();
     record.ceiling = entry.at("ceiling").get<std::int64_t>();
-    double* const fields[] = {&record.model.fixed,           &record.model.per_sample,      &record.model.info_fixed,
-                              &record.model.info_cross,      &record.model.info_sample,     &record.model.target_fixed,
-                              &record.model.target_sample,   &record.model.prior_fixed,     &record.model.prior_deviation,
-                              &record.model.residual_weight, &record.model.residual_squares};
+    double* const fields[] = {
+        &record.model.fixed,           &record.model.per_sample,      &record.model.info_fixed,
+        &record.model.info_cross,      &record.model.info_sample,     &record.model.target_fixed,
+        &record.model.target_sample,   &record.model.prior_fixed,     &record.model.prior_deviation,
+        &record.model.residual_weight, &record.model.residual_squares};
     for (std::size_t i = 0; i < std::size(fields); ++i) *fields[i] = entry.at("model").at(i).get<double>();
     record.model.observations = entry.at("observations").get<std::int64_t>();
     state.records.push_back(std::move(record));
@@ -102,11 +103,12 @@ Manifest Chief::Impl::FreezeManifest() const {
 void Chief::Impl::OnSnapshotDone(ServerState& server, const SnapshotDone& done) {
   if (!checkpoint || checkpoint->manifest.version != done.version || checkpoint->writing_manifest) return;
   if (!done.error.empty()) {
-    checkpoint->failure = absl::StrCat("checkpoint ", CheckpointName(done.version), " failed on ", server.name, ": ",
-                                       done.error);
+    checkpoint->failure =
+        absl::StrCat("checkpoint ", CheckpointName(done.version), " failed on ", server.name, ": ", done.error);
   }
   checkpoint->parts[static_cast<std::size_t>(&server - servers.data())] = PartInfo{done.file, done.bytes, done.crc32c};
-  if (!std::all_of(checkpoint->parts.begin(), checkpoint->parts.end(), [](const auto& part) { return part.has_value(); })) {
+  if (!std::all_of(checkpoint->parts.begin(), checkpoint->parts.end(),
+                   [](const auto& part) { return part.has_value(); })) {
     return;
   }
   if (!checkpoint->failure.empty()) {
@@ -245,8 +247,8 @@ Summary Chief::Impl::MakeSummary() const {
   if (last_eval) {
     if (last_eval->version == version()) summary.eval = last_eval->metrics;
     if (!last_eval->best_metric.empty()) {
-      summary.best = Summary::Best{CheckpointName(last_eval->best_version), last_eval->best_metric,
-                                   last_eval->best_value};
+      summary.best =
+          Summary::Best{CheckpointName(last_eval->best_version), last_eval->best_metric, last_eval->best_value};
     }
   }
   for (const auto& [name, total] : totals) {
@@ -261,7 +263,8 @@ Summary Chief::Impl::MakeSummary() const {
   return summary;
 }
 
-// --- what a checkpoint keeps of the chief -----------------------------------------------------------------------------
+// --- what a checkpoint keeps of the chief
+// -----------------------------------------------------------------------------
 
 std::string Chief::Impl::EncodeState() const {
   const SampleLedger::Snapshot ledger_state = ledger->Save();
@@ -291,12 +294,13 @@ absl::Status Chief::Impl::LoadState(const Manifest& manifest) {
     snapshot.spent_per_epoch = state.at("spent_per_epoch").get<std::vector<std::int64_t>>();
     for (const Json& epoch : state.at("spent")) {
       RangeList ranges;
-      for (const Json& range : epoch) ranges.push_back({range.at(0).get<std::int64_t>(), range.at(1).get<std::int64_t>()});
+      for (const Json& range : epoch)
+        ranges.push_back({range.at(0).get<std::int64_t>(), range.at(1).get<std::int64_t>()});
       snapshot.spent.push_back(std::move(ranges));
     }
     if (state.at("samples_per_epoch").get<std::int64_t>() != samples) {
-      return absl::InvalidArgumentError(absl::StrCat("its epochs have ", state.at("samples_per_epoch").dump(),
-                                                     " samples, the data has ", samples));
+      return absl::InvalidArgumentError(
+          absl::StrCat("its epochs have ", state.at("samples_per_epoch").dump(), " samples, the data has ", samples));
     }
     EK_ASSIGN_OR_RETURN(SampleLedger loaded, SampleLedger::Load(samples, options.experiment.train.epochs, snapshot));
     ledger = std::move(loaded);

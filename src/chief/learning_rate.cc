@@ -9,9 +9,12 @@ namespace {
 
 double InUnits(ScheduleConfig::Unit unit, std::int64_t commits, std::int64_t samples, std::int64_t samples_per_epoch) {
   switch (unit) {
-    case ScheduleConfig::Unit::kCommits: return static_cast<double>(commits);
-    case ScheduleConfig::Unit::kSamples: return static_cast<double>(samples);
-    case ScheduleConfig::Unit::kEpochs: return static_cast<double>(samples) / static_cast<double>(samples_per_epoch);
+    case ScheduleConfig::Unit::kCommits:
+      return static_cast<double>(commits);
+    case ScheduleConfig::Unit::kSamples:
+      return static_cast<double>(samples);
+    case ScheduleConfig::Unit::kEpochs:
+      return static_cast<double>(samples) / static_cast<double>(samples_per_epoch);
   }
   return 0;
 }
@@ -30,7 +33,8 @@ double LearningRate(const ScheduleConfig& schedule, const TrainingLength& length
   const double span = total - schedule.warmup;
   const double done = span > 0 ? std::clamp(since / span, 0.0, 1.0) : 1.0;
   switch (schedule.kind) {
-    case ScheduleConfig::Kind::kConstant: return lr;
+    case ScheduleConfig::Kind::kConstant:
+      return lr;
     case ScheduleConfig::Kind::kStep: {
       const auto passed = std::count_if(schedule.boundaries.begin(), schedule.boundaries.end(),
                                         [x](double boundary) { return x >= boundary; });

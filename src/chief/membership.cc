@@ -47,11 +47,12 @@ std::string Chief::Impl::MissingMembers() const {
     }
   }
   for (const std::string& name : options.listed_workers) {
-    const bool here = std::any_of(workers.begin(), workers.end(), [&](const auto& entry) {
-                        return entry.second.name == name && (entry.second.ready || phase != Phase::kRunning);
-                      }) ||
-                      std::any_of(waiting.begin(), waiting.end(),
-                                  [&](const auto& entry) { return entry.second.name == name; });
+    const bool here =
+        std::any_of(workers.begin(), workers.end(),
+                    [&](const auto& entry) {
+                      return entry.second.name == name && (entry.second.ready || phase != Phase::kRunning);
+                    }) ||
+        std::any_of(waiting.begin(), waiting.end(), [&](const auto& entry) { return entry.second.name == name; });
     if (!here) missing.push_back(name);
   }
   if (missing.empty() && tensors.empty()) missing.push_back("a first worker");
@@ -71,9 +72,15 @@ void Chief::Impl::OnJoin(SessionId session, Join& join) {
   if (join.role == Role::kEvaluator) {
     evaluators.insert(session);
     evaluator_seen = true;
-    Send(session, Welcome{Incarnation{}, options.job_id, options.experiment.canonical_json,
+    Send(session, Welcome{Incarnation{},
+                          options.job_id,
+                          options.experiment.canonical_json,
                           options.experiment.membership.lease / std::chrono::milliseconds(1),
-                          options.experiment.membership.renew / std::chrono::milliseconds(1), {}, {}, 0, 0});
+                          options.experiment.membership.renew / std::chrono::milliseconds(1),
+                          {},
+                          {},
+                          0,
+                          0});
     if (durable) Send(session, CheckpointDurable{durable->version, durable->final});
     return;
   }
@@ -112,9 +119,15 @@ void Chief::Impl::OnServerJoin(SessionId session, Join& join) {
 // (Re)tells a server everything that it must know; all of it is idempotent.
 void Chief::Impl::ResumeServerSession(ServerState& server) {
   leases.Renew(server.incarnation, now);
-  Send(server.session, Welcome{server.incarnation, options.job_id, options.experiment.canonical_json,
+  Send(server.session, Welcome{server.incarnation,
+                               options.job_id,
+                               options.experiment.canonical_json,
                                options.experiment.membership.lease / std::chrono::milliseconds(1),
-                               options.experiment.membership.renew / std::chrono::milliseconds(1), {}, {}, 0, 0});
+                               options.experiment.membership.renew / std::chrono::milliseconds(1),
+                               {},
+                               {},
+                               0,
+                               0});
   if (phase == Phase::kGathering) return;
   Members members;
   members.epoch = membership_epoch;
@@ -209,15 +222,15 @@ bool Chief::Impl::CheckResume() {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       if (i < manifest.tensors.size() && manifest.tensors[i] == tensors[i]) continue;
       absl::StrAppend(&problem, ": tensor ", i, " is ",
-                      i < manifest.tensors.size() ? absl::StrCat(manifest.tensors[i].name, " ",
-                                                                 manifest.tensors[i].shape.ToString())
-                                                  : "missing",
+                      i < manifest.tensors.size()
+                          ? absl::StrCat(manifest.tensors[i].name, " ", manifest.tensors[i].shape.ToString())
+                          : "missing",
                       ", the experiment's is ", tensors[i].name, " ", tensors[i].shape.ToString());
       break;
     }
   } else if (manifest.data_fingerprint != data_fingerprint) {
-    problem = absl::StrCat("it was trained on data ", manifest.data_fingerprint, ", the experiment's is ",
-                           data_fingerprint);
+    problem =
+        absl::StrCat("it was trained on data ", manifest.data_fingerprint, ", the experiment's is ", data_fingerprint);
   } else if (manifest.seed != train.seed) {
     problem = absl::StrCat("its seed is ", manifest.seed, ", the experiment's is ", train.seed);
   } else if (SlotNames(manifest.optimizer) != SlotNames(train.optimizer)) {
@@ -284,10 +297,15 @@ void Chief::Impl::OnWorkerJoin(SessionId session, Join& join) {
 }
 
 void Chief::Impl::WelcomeWorker(const WorkerState& worker) {
-  Welcome welcome{worker.incarnation, options.job_id, options.experiment.canonical_json,
+  Welcome welcome{worker.incarnation,
+                  options.job_id,
+                  options.experiment.canonical_json,
                   options.experiment.membership.lease / std::chrono::milliseconds(1),
-                  options.experiment.membership.renew / std::chrono::milliseconds(1), {}, tensors,
-                  options.experiment.train.bucket_bytes, options.experiment.train.seed};
+                  options.experiment.membership.renew / std::chrono::milliseconds(1),
+                  {},
+                  tensors,
+                  options.experiment.train.bucket_bytes,
+                  options.experiment.train.seed};
   for (const ServerState& server : servers) welcome.servers.push_back({server.address, server.incarnation});
   Send(worker.session, std::move(welcome));
 }
@@ -338,8 +356,8 @@ void Chief::Impl::LoseServer(ServerState& server, const std::string& reason) {
   RollBack(absl::StrCat(name, " is lost"));
 }
 
-// All servers, survivors too, go back to the last checkpoint in a new generation, parameters and ledger together; whatever
-// belonged to the old one is void. Workers live on.
+// All servers, survivors too, go back to the last checkpoint in a new generation, parameters and ledger together;
+// whatever belonged to the old one is void. Workers live on.
 void Chief::Impl::RollBack(const std::string& reason) {
   if (end_status == "stopped") {
     end_reason = absl::StrCat(end_reason, "; ", reason, " before the last checkpoint was complete");
@@ -389,7 +407,8 @@ void Chief::Impl::OnConfigured(const Configured& configured) {
   server.owned_floats = configured.owned_floats;
   server.state = "serving";
   if (configured.owned_floats == 0) {
-    Say(absl::StrCat(server.name, " owns nothing: there are more servers than stripes of parameters"), LogLevel::kWarning);
+    Say(absl::StrCat(server.name, " owns nothing: there are more servers than stripes of parameters"),
+        LogLevel::kWarning);
   }
   if (!std::all_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.configured; })) return;
   phase = Phase::kRunning;
@@ -469,7 +488,8 @@ void Chief::Impl::AdmitReady() {
     worker->rank = rank;
     worker->clock = least;
     worker->state = "admitted";
-    if (batches) batches->AddWorker(worker->incarnation, worker->name, options.batch_sizes.empty() ? 0 : worker->weight);
+    if (batches)
+      batches->AddWorker(worker->incarnation, worker->name, options.batch_sizes.empty() ? 0 : worker->weight);
     membership_epoch = membership_epoch.Next();
     actions.push_back(AppendLogAction{AdmissionRecord{worker->incarnation, worker->name, rank, membership_epoch,
                                                       worker->nonce, worker->compute_fingerprint}});

@@ -24,17 +24,18 @@ void Chief::Impl::OnStaged(ServerState& server, Staged& staged) {
   UpdateState& update = it->second;
   if (staged.non_finite > 0) {
     auto holder = workers.find(update.share.worker);
-    const std::string name = holder == workers.end() ? absl::StrCat("incarnation ", update.share.worker.value())
-                                                     : holder->second.name;
-    return Fail(absl::InternalError(
-        absl::StrCat("step ", commit.value() + 1, ": ", name, " found ", staged.non_finite,
-                     " NaN or infinite values in layer '", staged.non_finite_layer,
-                     "'; the update is not committed. A lower train.schedule.learning_rate, clipping, or cleaner data may help")));
+    const std::string name =
+        holder == workers.end() ? absl::StrCat("incarnation ", update.share.worker.value()) : holder->second.name;
+    return Fail(absl::InternalError(absl::StrCat(
+        "step ", commit.value() + 1, ": ", name, " found ", staged.non_finite, " NaN or infinite values in layer '",
+        staged.non_finite_layer,
+        "'; the update is not committed. A lower train.schedule.learning_rate, clipping, or cleaner data may help")));
   }
   if (staged.samples != TotalSize(update.share.positions)) {
-    return Fence(update.share.worker,
-                 absl::StrCat("it staged ", staged.samples, " samples for a ticket of ", TotalSize(update.share.positions)),
-                 false);
+    return Fence(
+        update.share.worker,
+        absl::StrCat("it staged ", staged.samples, " samples for a ticket of ", TotalSize(update.share.positions)),
+        false);
   }
   update.staged[static_cast<std::size_t>(&server - servers.data())] = std::move(staged);
 }
@@ -79,8 +80,8 @@ void Chief::Impl::ResolveFenced() {
   std::vector<UpdateId> lost;
   for (const auto& [id, update] : updates) {
     if (!update.fenced_in || update.staged_everywhere()) continue;
-    const bool known = std::all_of(servers.begin(), servers.end(),
-                                   [&](const ServerState& s) { return s.acked >= *update.fenced_in; });
+    const bool known =
+        std::all_of(servers.begin(), servers.end(), [&](const ServerState& s) { return s.acked >= *update.fenced_in; });
     if (known) lost.push_back(id);
   }
   for (UpdateId id : lost) DropUpdate(id, "its worker was lost before every server had it");
@@ -119,8 +120,8 @@ void Chief::Impl::SendSeal(SetNumber number, SetState& set) {
   SendToServers(Seal{number, set.attempt, set.updates});
 }
 
-// BSP with backup workers: once all but `backup_workers` of the step's updates are complete everywhere, the others are let
-// go and their samples return.
+// BSP with backup workers: once all but `backup_workers` of the step's updates are complete everywhere, the others are
+// let go and their samples return.
 void Chief::Impl::ChooseWithBackups() {
   const SyncConfig& sync = options.experiment.train.sync;
   if (sync.mode != SyncConfig::Mode::kBsp || sync.backup_workers == 0 || sets.empty()) return;
@@ -318,7 +319,8 @@ void Chief::Impl::Grant() {
   bsp ? GrantBsp() : GrantAsync();
 }
 
-// Shares of `total` samples for all admitted workers: by measured step times where batching.mode says so, else by weights.
+// Shares of `total` samples for all admitted workers: by measured step times where batching.mode says so, else by
+// weights.
 std::map<Incarnation, std::int64_t> Chief::Impl::CutBatch(std::int64_t total) {
   std::map<Incarnation, std::int64_t> counts;
   if (batches) {

@@ -324,10 +324,14 @@ EvalConfig ToEval(const config::Eval& eval) {
 
 BatchingConfig::Mode ToBatchingMode(config::Batching::Mode mode) {
   switch (mode) {
-    case config::Batching::MODE_STATIC: return BatchingConfig::Mode::kStatic;
-    case config::Batching::MODE_PROPORTIONAL: return BatchingConfig::Mode::kProportional;
-    case config::Batching::MODE_MODEL: return BatchingConfig::Mode::kModel;
-    default: return BatchingConfig::Mode::kOff;
+    case config::Batching::MODE_STATIC:
+      return BatchingConfig::Mode::kStatic;
+    case config::Batching::MODE_PROPORTIONAL:
+      return BatchingConfig::Mode::kProportional;
+    case config::Batching::MODE_MODEL:
+      return BatchingConfig::Mode::kModel;
+    default:
+      return BatchingConfig::Mode::kOff;
   }
 }
 

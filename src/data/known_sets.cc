@@ -32,7 +32,8 @@ constexpr Known kKnown[] = {
      "serves)"},
     {"cifar10", "cifar",
      "https://www.cs.toronto.edu/~kriz/cifar.html (the binary version; "
-     "train-10000.bin.gz and test-2000.bin.gz are any 10,000 and 2,000 of its records, by gzip, in cifar10/ of the data folder)"},
+     "train-10000.bin.gz and test-2000.bin.gz are any 10,000 and 2,000 of its records, by gzip, in cifar10/ of the "
+     "data folder)"},
     {"wine-quality", "wine",
      "the UCI repository, https://archive.ics.uci.edu/dataset/186/wine+quality (in wine-quality/ of the data folder)"},
     {"a9a", "a9a",

@@ -28,8 +28,12 @@ ProcessSpec LocalProcess(const LocalJobOptions& options, int chief_port, Role ro
   ProcessSpec spec;
   spec.name = absl::StrCat(ToString(role), ":", index);
   spec.command = {JoinPath(options.program_folder, absl::StrCat("evenkeel-", ToString(role))),
-                  "--experiment", options.experiment, "--model-dir", options.model_dir,
-                  "--log-level", options.log_level};
+                  "--experiment",
+                  options.experiment,
+                  "--model-dir",
+                  options.model_dir,
+                  "--log-level",
+                  options.log_level};
   for (const std::string& text : options.overrides) {
     spec.command.push_back("--set");
     spec.command.push_back(text);

@@ -26,7 +26,8 @@ namespace {
 
 constexpr std::streamoff kTailBytes = 16 << 10;
 
-// Everything a child needs, made before the fork: between fork and exec of a threaded parent only system calls are safe.
+// Everything a child needs, made before the fork: between fork and exec of a threaded parent only system calls are
+// safe.
 struct Launch {
   std::vector<char*> arguments;
   std::vector<char*> environment;
@@ -141,9 +142,8 @@ absl::StatusOr<int> ProcessGroup::Start(const ProcessSpec& spec) {
   std::vector<std::string> command = spec.command;
   std::vector<std::string> environment = MergedEnvironment(spec.environment);
   if (command.empty()) return absl::InvalidArgumentError(absl::StrCat(spec.name, ": no program to start"));
-  Descriptor log(spec.log_file.empty()
-                     ? -1
-                     : Above(open(spec.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)));
+  Descriptor log(
+      spec.log_file.empty() ? -1 : Above(open(spec.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)));
   if (!spec.log_file.empty() && log.get() < 0) return FileError(errno, spec.log_file);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return FileError(errno, "pipe");

@@ -21,7 +21,10 @@ constexpr Duration kLongestDelay = std::chrono::seconds(2);
 
 struct MemberSession::State : std::enable_shared_from_this<State> {
   State(MemberSessionOptions o, Transport& t, const Clock& c, Callbacks cb)
-      : options(std::move(o)), transport(t), clock(c), callbacks(std::move(cb)),
+      : options(std::move(o)),
+        transport(t),
+        clock(c),
+        callbacks(std::move(cb)),
         backoff(kFirstDelay, kLongestDelay, options.join.nonce) {
     envelope.spec_hash = options.spec_hash;
   }

@@ -95,8 +95,8 @@ void Server::StartTerm(Term term) {
         absl::StrCat("obeys term ", term.value(), "; what was undecided under term ", term_.value(), " is void"));
   }
   term_ = term;
-  // A new chief numbers incarnations and memberships by its log, which may have lost its end: it may give a number again,
-  // so all that is known of workers is void until it has named the living.
+  // A new chief numbers incarnations and memberships by its log, which may have lost its end: it may give a number
+  // again, so all that is known of workers is void until it has named the living.
   members_epoch_ = MembershipEpoch();
   highest_seen_ = Incarnation();
   fenced_.clear();

@@ -16,12 +16,11 @@ absl::StatusOr<std::unique_ptr<ChiefOutputs>> ChiefOutputs::Open(Storage& storag
   const std::string folder = JoinPath(JoinPath(model_dir, "tensorboard"), "train");
   EK_RETURN_IF_ERROR(storage.MakeFolder(folder));
   EK_ASSIGN_OR_RETURN(outputs->events_, EventFileWriter::Open(storage, folder, clock, ""));
-  EK_ASSIGN_OR_RETURN(
-      outputs->csv_,
-      CsvWriter::Open(storage, JoinPath(model_dir, "metrics.csv"),
-                      {"commit", "generation", "epoch", "samples", "samples_trained", "loss", "learning_rate",
-                       "examples_per_second", "seconds", "dropped_updates", "workers"},
-                      resumed_commit));
+  EK_ASSIGN_OR_RETURN(outputs->csv_,
+                      CsvWriter::Open(storage, JoinPath(model_dir, "metrics.csv"),
+                                      {"commit", "generation", "epoch", "samples", "samples_trained", "loss",
+                                       "learning_rate", "examples_per_second", "seconds", "dropped_updates", "workers"},
+                                      resumed_commit));
   return outputs;
 }
 

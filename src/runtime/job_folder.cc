@@ -34,8 +34,8 @@ absl::StatusOr<ModelDirLock> ModelDirLock::Take(const std::string& model_dir) {
   const int error = errno;
   close(fd);
   if (error == EWOULDBLOCK) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("model_dir ", model_dir, " is in use by another job's chief; give each job a model_dir of its own"));
+    return absl::AlreadyExistsError(absl::StrCat(
+        "model_dir ", model_dir, " is in use by another job's chief; give each job a model_dir of its own"));
   }
   return absl::InternalError(absl::StrCat("cannot lock ", path, ": ", strerror(error)));
 }
@@ -72,15 +72,15 @@ absl::StatusOr<JobFolder> ReadJobFolder(Storage& storage, const std::string& mod
   if (absl::IsNotFound(list.status())) return folder;
   if (!list.ok()) return list.status();
   if (!list->damaged.empty()) {
-    return absl::DataLossError(absl::StrCat(list->damaged.front(),
-                                            "; remove that checkpoint's folder to resume from an earlier one"));
+    return absl::DataLossError(
+        absl::StrCat(list->damaged.front(), "; remove that checkpoint's folder to resume from an earlier one"));
   }
   if (list->versions.empty()) return folder;
   auto reader = CheckpointReader::Open(storage, model_dir, list->versions.back());
   if (!reader.ok()) {
-    return absl::Status(reader.status().code(),
-                        absl::StrCat(reader.status().message(),
-                                     "; remove that checkpoint's folder to resume from an earlier one"));
+    return absl::Status(
+        reader.status().code(),
+        absl::StrCat(reader.status().message(), "; remove that checkpoint's folder to resume from an earlier one"));
   }
   folder.newest = reader->manifest();
   return folder;

@@ -169,8 +169,8 @@ void Invariants::LogAppended(const LogRecord& record) {
       Break(absl::StrCat("incarnation ", admission->incarnation.value(), " is admitted twice"));
     }
     if (static_cast<std::int64_t>(admitted_.size()) > experiment_.membership.workers_max) {
-      Break(absl::StrCat(admitted_.size(), " workers are admitted; workers_max is ",
-                         experiment_.membership.workers_max));
+      Break(
+          absl::StrCat(admitted_.size(), " workers are admitted; workers_max is ", experiment_.membership.workers_max));
     }
   } else if (const auto* fence = std::get_if<FenceRecord>(&record)) {
     if (admitted_.erase(fence->incarnation) == 0) {
@@ -197,8 +197,8 @@ void Invariants::OnCommit(const CommitRecord& record) {
   }
   const auto members = static_cast<std::int64_t>(admitted_.size());
   if (members < experiment_.membership.workers_min) {
-    Break(absl::StrCat(name, " commits with ", members, " workers; workers_min is ",
-                       experiment_.membership.workers_min));
+    Break(
+        absl::StrCat(name, " commits with ", members, " workers; workers_min is ", experiment_.membership.workers_min));
   }
   if (!decided_sets_.insert({decision.set, decision.attempt}).second) Break(absl::StrCat(name, " decides a set twice"));
   for (std::uint32_t server = 0; server < servers_.size(); ++server) {
@@ -221,8 +221,8 @@ void Invariants::OnCommit(const CommitRecord& record) {
     Break(absl::StrCat(name, " covers ", samples, " positions and divides by ", decision.samples));
   }
   if (samples > experiment_.train.global_batch_size) {
-    Break(absl::StrCat(name, " covers ", samples, " samples; the global batch is ",
-                       experiment_.train.global_batch_size));
+    Break(
+        absl::StrCat(name, " covers ", samples, " samples; the global batch is ", experiment_.train.global_batch_size));
   }
   chain_hash_ = decision.hash;
   const std::uint64_t before = FingerprintAt(CommitNumber(history_.size()));
@@ -253,8 +253,8 @@ void Invariants::CheckUpdate(const CommittedUpdate& update, const Decision& deci
 void Invariants::Spend(const CommittedUpdate& update) {
   const std::size_t epoch = update.epoch.value();
   if (static_cast<std::int64_t>(epoch) >= experiment_.train.epochs) {
-    return Break(absl::StrCat("update ", ToString(update.update), " is of epoch ", epoch, " of ",
-                              experiment_.train.epochs));
+    return Break(
+        absl::StrCat("update ", ToString(update.update), " is of epoch ", epoch, " of ", experiment_.train.epochs));
   }
   if (spent_.size() <= epoch) {
     spent_.resize(epoch + 1, std::vector<bool>(static_cast<std::size_t>(samples_)));

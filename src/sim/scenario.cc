@@ -115,9 +115,15 @@ class FaultMaker {
   void Pair(Fault& fault) {
     switch (rng_.Below(5)) {
       case 0:
-      case 1: fault.node = Worker(), fault.peer = Server(); break;
-      case 2: fault.node = Worker(), fault.peer = "chief"; break;
-      default: fault.node = Server(), fault.peer = "chief"; break;
+      case 1:
+        fault.node = Worker(), fault.peer = Server();
+        break;
+      case 2:
+        fault.node = Worker(), fault.peer = "chief";
+        break;
+      default:
+        fault.node = Server(), fault.peer = "chief";
+        break;
     }
     if (Chance(rng_, 0.5)) std::swap(fault.node, fault.peer);
   }
@@ -199,8 +205,8 @@ Scenario MakeScenario(std::uint64_t seed) {
   set("membership.drain_ms=5000");
   set(absl::StrCat("membership.ticket_deadline_floor_ms=", Between(rng, 1000, 4000)));
 
-  const std::int64_t window_ms = std::clamp<std::int64_t>(
-      commits * (scenario.step_us + 2000 * batch / scenario.workers) / 700, 2000, 25'000);
+  const std::int64_t window_ms =
+      std::clamp<std::int64_t>(commits * (scenario.step_us + 2000 * batch / scenario.workers) / 700, 2000, 25'000);
   FaultMaker maker(rng, scenario, window_ms);
   const std::int64_t count = Between(rng, 24, 72);
   for (std::int64_t i = 0; i < count; ++i) scenario.faults.push_back(maker.Make());

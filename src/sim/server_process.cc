@@ -120,12 +120,13 @@ void ServerProcess::OnStage(SessionId stream, const Message& message, Payload pa
   shard_->slots[slot][bucket] = 0;
   const Duration time = Vary(rng_, kCopyTime);
   environment_.network.Hold(*this, stream, time);
-  environment_.scheduler.At(now() + time, this, [this, write, slot, bucket, value = payload.value,
-                                                 layout = shard_->layout] {
-    if (ended_) return;
-    if (shard_ && shard_->layout == layout && slot < shard_->slots.size()) shard_->slots[slot][bucket] = value;
-    Perform(server_.EndStage(write, now()));
-  });
+  environment_.scheduler.At(now() + time, this,
+                            [this, write, slot, bucket, value = payload.value, layout = shard_->layout] {
+                              if (ended_) return;
+                              if (shard_ && shard_->layout == layout && slot < shard_->slots.size())
+                                shard_->slots[slot][bucket] = value;
+                              Perform(server_.EndStage(write, now()));
+                            });
 }
 
 void ServerProcess::OnClosed(SessionId stream) {
@@ -184,9 +185,7 @@ void ServerProcess::Perform(ps::Actions actions) {
   environment_.scheduler.Wake(*this, wake);
 }
 
-bool ServerProcess::Owns(int bucket) const {
-  return shard_->layout->StripeOf(bucket, ServerIndex(index_)).size() > 0;
-}
+bool ServerProcess::Owns(int bucket) const { return shard_->layout->StripeOf(bucket, ServerIndex(index_)).size() > 0; }
 
 void ServerProcess::ServePull(SessionId stream, std::uint64_t request) {
   if (!shard_) {
@@ -242,8 +241,8 @@ void ServerProcess::Finish(const ps::Initialise& work) {
 void ServerProcess::Finish(const ps::Restore& work) {
   const auto manifest = environment_.disk.manifests.find(work.checkpoint);
   if (manifest == environment_.disk.manifests.end() || manifest->second.parts.empty()) {
-    return environment_.invariants.Break(absl::StrCat(machine(), " is to restore ", CheckpointName(work.checkpoint),
-                                                      ", which is not there"));
+    return environment_.invariants.Break(
+        absl::StrCat(machine(), " is to restore ", CheckpointName(work.checkpoint), ", which is not there"));
   }
   std::uint64_t fingerprint = 0;
   for (const PartInfo& part : manifest->second.parts) {
@@ -304,8 +303,8 @@ void ServerProcess::Finish(const ps::StartSnapshot& work) {
   done.bytes = 100;
   if (!shard_ || shard_->version != done.version) {
     if (shard_ && shard_->version.generation != done.version.generation) return;
-    return environment_.invariants.Break(absl::StrCat(machine(), " is to keep ", ToString(done.version),
-                                                      " when it holds another version"));
+    return environment_.invariants.Break(
+        absl::StrCat(machine(), " is to keep ", ToString(done.version), " when it holds another version"));
   }
   if (failing_snapshots_ > 0) {
     --failing_snapshots_;

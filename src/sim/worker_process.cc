@@ -327,8 +327,7 @@ void WorkerProcess::Compute() {
   staging_ = current_;
   for (Link& link : links_) link.restage_at = kNever;
   const std::int64_t samples = TotalSize(current_->positions);
-  const Duration time =
-      Vary(rng_, std::chrono::microseconds(environment_.scenario.step_us)) + samples * per_sample_;
+  const Duration time = Vary(rng_, std::chrono::microseconds(environment_.scenario.step_us)) + samples * per_sample_;
   const auto buckets = static_cast<std::int32_t>(layout_->buckets().size());
   for (std::int32_t bucket = 0; bucket < buckets; ++bucket) {
     environment_.scheduler.At(now() + time * (bucket + 1) / (buckets + 1), this,

@@ -174,7 +174,8 @@ void World::Apply(const Fault& fault) {
     case FaultKind::kBreak: {
       return network_.Break(fault.node, fault.peer, true, Milliseconds(fault.for_ms), fault.share);
     }
-    case FaultKind::kPartition: return network_.Partition(fault.node, fault.peer, Milliseconds(fault.for_ms));
+    case FaultKind::kPartition:
+      return network_.Partition(fault.node, fault.peer, Milliseconds(fault.for_ms));
     case FaultKind::kSlow:
       return network_.Slow(fault.node, fault.peer, Milliseconds(fault.for_ms), 10 * Milliseconds(fault.for_ms));
     case FaultKind::kReconnect:
@@ -192,8 +193,10 @@ void World::Apply(const Fault& fault) {
     case FaultKind::kStop:
       if (chief_ != nullptr && !chief_->paused() && !chief_->end()) chief_->Stop();
       return;
-    case FaultKind::kCrashChief: return CrashChief(fault);
-    case FaultKind::kCrashAll: return CrashAll(fault);
+    case FaultKind::kCrashChief:
+      return CrashChief(fault);
+    case FaultKind::kCrashAll:
+      return CrashAll(fault);
   }
 }
 

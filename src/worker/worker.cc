@@ -57,8 +57,8 @@ class Worker {
   void ReadAhead();
   absl::Status LeaveInOrder();
   bool Cancelled(UpdateId update);
-  // Waits for `done` (called under the lock), keeping the links up. Returns early, with end_, once that is set: ok where
-  // the job ended well, so look at end_ too.
+  // Waits for `done` (called under the lock), keeping the links up. Returns early, with end_, once that is set: ok
+  // where the job ended well, so look at end_ too.
   template <class Done>
   absl::Status WaitFor(const std::string& what, TimePoint deadline, Done done, bool needs_servers = true);
   std::unique_ptr<ServerLink> MakeLink(std::size_t index, const ServerAddress& address);
@@ -99,11 +99,11 @@ class Worker {
   std::optional<Welcome> welcome_ ABSL_GUARDED_BY(mutex_);
   bool ready_due_ ABSL_GUARDED_BY(mutex_) = false;  // after each Welcome, once all servers are connected
   std::optional<std::vector<ServerAddress>> moved_servers_ ABSL_GUARDED_BY(mutex_);  // not looked at yet
-  bool renewed_ ABSL_GUARDED_BY(mutex_) = false;    // a new incarnation says hello everywhere
+  bool renewed_ ABSL_GUARDED_BY(mutex_) = false;  // a new incarnation says hello everywhere
   bool stop_asked_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string waits_for_ ABSL_GUARDED_BY(mutex_);  // whom the job waits for, as the chief said last
-  std::optional<Ticket> bound_ ABSL_GUARDED_BY(mutex_);  // to be computed next
-  std::optional<Ticket> ahead_ ABSL_GUARDED_BY(mutex_);  // provisional: its input may be read
+  std::string waits_for_ ABSL_GUARDED_BY(mutex_);            // whom the job waits for, as the chief said last
+  std::optional<Ticket> bound_ ABSL_GUARDED_BY(mutex_);      // to be computed next
+  std::optional<Ticket> ahead_ ABSL_GUARDED_BY(mutex_);      // provisional: its input may be read
   std::optional<UpdateId> current_ ABSL_GUARDED_BY(mutex_);  // in the step loop's hands
   std::optional<Outcome> outcome_ ABSL_GUARDED_BY(mutex_);   // of current_
   Staging staging_ ABSL_GUARDED_BY(mutex_);
@@ -111,8 +111,8 @@ class Worker {
   std::vector<TimePoint> restage_at_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<int, std::vector<std::int32_t>>> missing_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t pull_request_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<bool> pulled_ ABSL_GUARDED_BY(mutex_);           // by server, for pull_request_
-  std::vector<TimePoint> pull_at_ ABSL_GUARDED_BY(mutex_);     // when to ask (again), by server
+  std::vector<bool> pulled_ ABSL_GUARDED_BY(mutex_);        // by server, for pull_request_
+  std::vector<TimePoint> pull_at_ ABSL_GUARDED_BY(mutex_);  // when to ask (again), by server
   std::vector<Version> pulled_version_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -250,8 +250,8 @@ absl::Status Worker::OpenModel() {
     EK_ASSIGN_OR_RETURN(backend_, MakeCpuBackend(CpuBackendOptions{options_.threads}));
   }
   const ExampleSpec& spec = data_.dataset->spec();
-  EK_ASSIGN_OR_RETURN(model_, Model::Build(experiment.model, ModelOptions{spec.features, spec.label_width, spec.sparse},
-                                           *backend_));
+  EK_ASSIGN_OR_RETURN(
+      model_, Model::Build(experiment.model, ModelOptions{spec.features, spec.label_width, spec.sparse}, *backend_));
   loader_ = std::make_unique<BatchLoader>(
       *data_.dataset,
       AugmentOptions{experiment.train.seed, experiment.input.flip_horizontal, experiment.input.crop_padding});
@@ -280,9 +280,8 @@ absl::Status Worker::Connect() {
                                [this](const absl::Status& status) { Fail(status); }});
   session_->Start();
   Doing("waiting for the servers");
-  EK_RETURN_IF_ERROR(WaitFor("the chief's welcome", kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return welcome_.has_value() || stop_asked_;
-  }));
+  EK_RETURN_IF_ERROR(WaitFor("the chief's welcome", kNever,
+                             [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return welcome_.has_value() || stop_asked_; }));
   Welcome welcome;
   {
     MutexLock lock(mutex_);
@@ -305,9 +304,8 @@ absl::Status Worker::Connect() {
   }
   for (std::size_t i = 0; i < welcome.servers.size(); ++i) links_.push_back(MakeLink(i, welcome.servers[i]));
   servers_ = welcome.servers;
-  EK_RETURN_IF_ERROR(WaitFor("the servers", kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return stop_asked_ || AllUp();
-  }));
+  EK_RETURN_IF_ERROR(
+      WaitFor("the servers", kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stop_asked_ || AllUp(); }));
   return absl::OkStatus();
 }
 
@@ -326,25 +324,23 @@ void Worker::SayReady() {
 
 std::unique_ptr<ServerLink> Worker::MakeLink(std::size_t index, const ServerAddress& address) {
   const int server = static_cast<int>(index);
-  return std::make_unique<ServerLink>(
-      absl::StrCat("ps:", index), address.address, options_.name, transport_, clock_,
-      ServerLink::Callbacks{
-          [this] { return session_->envelope(); },
-          [this, index] {
-            MutexLock lock(mutex_);
-            const TimePoint now = clock_.Now();
-            if (!pulled_[index]) pull_at_[index] = now;
-            restage_at_[index] = now;
-            changed_.NotifyAll();
-          },
-          [this] {
-            MutexLock lock(mutex_);
-            changed_.NotifyAll();
-          },
-          [this, server](Message message, const PayloadIn& payload) {
-            OnServerMessage(server, std::move(message), payload);
-          },
-          [this](const absl::Status& status) { Fail(status); }});
+  return std::make_unique<ServerLink>(absl::StrCat("ps:", index), address.address, options_.name, transport_, clock_,
+                                      ServerLink::Callbacks{[this] { return session_->envelope(); },
+                                                            [this, index] {
+                                                              MutexLock lock(mutex_);
+                                                              const TimePoint now = clock_.Now();
+                                                              if (!pulled_[index]) pull_at_[index] = now;
+                                                              restage_at_[index] = now;
+                                                              changed_.NotifyAll();
+                                                            },
+                                                            [this] {
+                                                              MutexLock lock(mutex_);
+                                                              changed_.NotifyAll();
+                                                            },
+                                                            [this, server](Message message, const PayloadIn& payload) {
+                                                              OnServerMessage(server, std::move(message), payload);
+                                                            },
+                                                            [this](const absl::Status& status) { Fail(status); }});
 }
 
 // A server that was lost has a replacement, at the same address or another; or a restarted chief has numbered all anew.
@@ -388,9 +384,9 @@ absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, Done d
         const TimePoint down = link->down_since();
         if (down == kNever || !needs_servers) continue;
         if (down + ps_timeout <= now) {
-          return absl::DeadlineExceededError(
-              absl::StrFormat("waited %.1f s for %s at %s, while waiting for %s: %s", ToSeconds(ps_timeout),
-                              link->server(), link->address(), what, link->last_error()));
+          return absl::DeadlineExceededError(absl::StrFormat("waited %.1f s for %s at %s, while waiting for %s: %s",
+                                                             ToSeconds(ps_timeout), link->server(), link->address(),
+                                                             what, link->last_error()));
         }
         wake = std::min(wake, down + ps_timeout);
       }
@@ -431,16 +427,16 @@ absl::Status Worker::PullParameters(const Ticket& ticket, double* seconds) {
     for (int server : ask) {
       (void)links_[static_cast<std::size_t>(server)]->Send(Pull{request, ticket.version, ticket.deadline_ms});
     }
-    EK_RETURN_IF_ERROR(WaitFor(absl::StrCat("version ", ToString(ticket.version)), kNever,
-                               [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      if (outcome_ && outcome_->update == *current_) return true;
-      bool all = true;
-      for (std::size_t i = 0; i < pulled_.size(); ++i) {
-        if (pull_at_[i] <= clock_.Now() && links_[i]->up()) return true;
-        all = all && pulled_[i];
-      }
-      return all;
-    }));
+    EK_RETURN_IF_ERROR(
+        WaitFor(absl::StrCat("version ", ToString(ticket.version)), kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+          if (outcome_ && outcome_->update == *current_) return true;
+          bool all = true;
+          for (std::size_t i = 0; i < pulled_.size(); ++i) {
+            if (pull_at_[i] <= clock_.Now() && links_[i]->up()) return true;
+            all = all && pulled_[i];
+          }
+          return all;
+        }));
     MutexLock lock(mutex_);
     const bool cancelled = end_ || (outcome_ && outcome_->update == ticket.update);
     if (cancelled || std::find(pulled_.begin(), pulled_.end(), false) == pulled_.end()) break;
@@ -499,7 +495,8 @@ absl::StatusOr<StepResult> Worker::Compute(const Ticket& ticket, const Batch& ba
   input.labels = batch.labels;
   row_keys_.clear();
   for (std::int64_t sample : batch.samples) {
-    row_keys_.push_back(MixKey(options_.experiment.train.seed, ticket.epoch.value(), static_cast<std::uint64_t>(sample)));
+    row_keys_.push_back(
+        MixKey(options_.experiment.train.seed, ticket.epoch.value(), static_cast<std::uint64_t>(sample)));
   }
   input.row_keys = row_keys_;
   model_->ParametersChanged();
@@ -585,9 +582,12 @@ absl::Status Worker::AwaitOutcome(UpdateId update) {
 absl::Status Worker::Loop() {
   for (;;) {
     Doing("waiting for a ticket");
-    EK_RETURN_IF_ERROR(WaitFor("a ticket", kNever, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      return stop_asked_ || bound_ || (ahead_ && ahead_->update != requested_);
-    }, /*needs_servers=*/false));
+    EK_RETURN_IF_ERROR(WaitFor(
+        "a ticket", kNever,
+        [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+          return stop_asked_ || bound_ || (ahead_ && ahead_->update != requested_);
+        },
+        /*needs_servers=*/false));
     std::optional<Ticket> ticket;
     {
       MutexLock lock(mutex_);

@@ -55,15 +55,20 @@ int main(int argc, char** argv) {
     for (const LogRecord& record : log.records) {
       if (const auto* commit = std::get_if<CommitRecord>(&record)) std::cout << ToJson(*commit) << "\n";
       if (const auto* admission = std::get_if<AdmissionRecord>(&record)) {
-        std::cout << Json{{"record", "admission"}, {"incarnation", admission->incarnation.value()},
-                          {"name", admission->name}, {"rank", admission->rank.value()}} << "\n";
+        std::cout << Json{{"record", "admission"},
+                          {"incarnation", admission->incarnation.value()},
+                          {"name", admission->name},
+                          {"rank", admission->rank.value()}}
+                  << "\n";
       }
       if (const auto* fence = std::get_if<FenceRecord>(&record)) {
         std::cout << Json{{"record", "fence"}, {"incarnation", fence->incarnation.value()}} << "\n";
       }
       if (const auto* rollback = std::get_if<RollbackRecord>(&record)) {
-        std::cout << Json{{"record", "rollback"}, {"generation", rollback->generation.value()},
-                          {"commit", rollback->checkpoint.commit.value()}} << "\n";
+        std::cout << Json{{"record", "rollback"},
+                          {"generation", rollback->generation.value()},
+                          {"commit", rollback->checkpoint.commit.value()}}
+                  << "\n";
       }
     }
   }

@@ -14,10 +14,11 @@ TEST_CASE("a checkpoint that failed on one server does not make the next fail on
     scenario.sample_us = {100, 100, 100, 100};
     scenario.step_us = 4000;
     scenario.delay_us = 200;
-    scenario.overrides = {"train.sync.mode=asp", "train.epochs=1",           "train.global_batch_size=8",
-                          "batching.min_batch_size=1", "checkpoint.every_commits=1", "membership.join_timeout_ms=2000"};
-    scenario.faults = {Fault{.at_ms = static_cast<std::int64_t>(seed % 150), .kind = FaultKind::kSnapshotFailure,
-                             .node = "ps:0"}};
+    scenario.overrides = {"train.sync.mode=asp",        "train.epochs=1",
+                          "train.global_batch_size=8",  "batching.min_batch_size=1",
+                          "checkpoint.every_commits=1", "membership.join_timeout_ms=2000"};
+    scenario.faults = {
+        Fault{.at_ms = static_cast<std::int64_t>(seed % 150), .kind = FaultKind::kSnapshotFailure, .node = "ps:0"}};
     const Verdict verdict = Simulate(scenario);
     INFO("seed " << seed << ": " << verdict.broken);
     CHECK(verdict.broken.empty());

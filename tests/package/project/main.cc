@@ -82,10 +82,10 @@ absl::Status Train(const std::string& file, const std::string& model_dir) {
     EK_ASSIGN_OR_RETURN(const double frequency, FloatAttribute(config, "frequency"));
     return std::make_unique<Sine>(frequency);
   }));
-  RegisterDataset("spirals", [](const Attributes& attributes, bool, std::string_view)
-                                 -> absl::StatusOr<std::unique_ptr<Dataset>> {
-    return std::make_unique<Spirals>(std::get<std::int64_t>(attributes.at("points")));
-  });
+  RegisterDataset("spirals",
+                  [](const Attributes& attributes, bool, std::string_view) -> absl::StatusOr<std::unique_ptr<Dataset>> {
+                    return std::make_unique<Spirals>(std::get<std::int64_t>(attributes.at("points")));
+                  });
   EK_ASSIGN_OR_RETURN(const Experiment experiment, LoadExperiment(file, {}));
 
   const std::unique_ptr<Transport> transport = MakeInprocTransport();

@@ -82,7 +82,8 @@ TEST_CASE("samples stay exact while workers are killed and others join", "[chief
   CheckServersAgree(cluster, options.servers);
 }
 
-TEST_CASE("BSP plans the lowest free positions in rank order, and the full batch at every step but the last", "[chief]") {
+TEST_CASE("BSP plans the lowest free positions in rank order, and the full batch at every step but the last",
+          "[chief]") {
   FakeClusterOptions options;
   options.samples = 1000;
   options.overrides = "train.global_batch_size=100";
@@ -108,7 +109,8 @@ TEST_CASE("the step in flight when a worker is lost commits the samples it has; 
   cluster.PauseWorker(0, true);
   REQUIRE(cluster.Run());
   const auto commits = cluster.commits();
-  const auto small = std::find_if(commits.begin(), commits.end(), [](const auto& c) { return c.decision.samples < 120; });
+  const auto small =
+      std::find_if(commits.begin(), commits.end(), [](const auto& c) { return c.decision.samples < 120; });
   REQUIRE(small != commits.end());
   REQUIRE(small->decision.samples == 80);
   REQUIRE(small->updates.size() == 2);
@@ -149,8 +151,8 @@ TEST_CASE("SSP binds nothing beyond the bound, as the log shows", "[chief]") {
     const CommittedUpdate& update = record.updates[0];
     std::int64_t least = 1 << 30;
     for (const auto& [worker, numbers] : by_worker) {
-      least = std::min<std::int64_t>(least, std::count_if(numbers.begin(), numbers.end(),
-                                                          [&](CommitNumber n) { return n <= update.bound_at; }));
+      least = std::min<std::int64_t>(
+          least, std::count_if(numbers.begin(), numbers.end(), [&](CommitNumber n) { return n <= update.bound_at; }));
     }
     REQUIRE(update.clock - 1 - least <= 2);
   }
@@ -235,8 +237,7 @@ TEST_CASE("a resumed job goes on from the checkpoint's ledger", "[chief]") {
   INFO(second.end()->status.ToString());
   REQUIRE(second.end()->summary.status == "finished");
   REQUIRE(second.end()->summary.samples_per_epoch == std::vector<std::int64_t>{1000, 1000});
-  REQUIRE(second.commits().front().decision.version ==
-          Version{Generation(2), manifest.version.commit.Next()});
+  REQUIRE(second.commits().front().decision.version == Version{Generation(2), manifest.version.commit.Next()});
   // The same cuts as a run that was never interrupted.
   FakeClusterOptions whole = options;
   whole.resume.reset();
@@ -351,14 +352,16 @@ TEST_CASE("without a final score in time the job ends and says so", "[chief]") {
                       [](const std::string& line) { return absl::StrContains(line, "final score"); }));
 }
 
-TEST_CASE("a lost server rolls the job back to its last checkpoint; workers live on and samples stay exact", "[chief]") {
+TEST_CASE("a lost server rolls the job back to its last checkpoint; workers live on and samples stay exact",
+          "[chief]") {
   const std::string mode = GENERATE("train.sync.mode=bsp", "train.sync.mode=asp");
   const bool replaced_at_once = GENERATE(true, false);
   FakeClusterOptions options;
   options.samples = 3000;
   options.seed = GENERATE(21, 22, 23);
-  options.overrides = mode + " train.epochs=2 train.global_batch_size=90 checkpoint.every_commits=7 "
-                             "membership.lease_ms=3000 membership.renew_ms=500";
+  options.overrides = mode +
+                      " train.epochs=2 train.global_batch_size=90 checkpoint.every_commits=7 "
+                      "membership.lease_ms=3000 membership.renew_ms=500";
   FakeCluster cluster(options);
   for (int loss = 0; loss < 2; ++loss) {
     const std::size_t target = cluster.commits().size() + 20;
@@ -403,8 +406,9 @@ TEST_CASE("batches follow measured step times, a slow-down and a lost worker; ea
   const std::string mode = GENERATE("train.sync.mode=bsp", "train.sync.mode=asp");
   FakeClusterOptions options;
   options.samples = 100000;
-  options.overrides = mode + " train.global_batch_size=600 batching.mode=model membership.lease_ms=2000 "
-                             "membership.renew_ms=500";
+  options.overrides = mode +
+                      " train.global_batch_size=600 batching.mode=model membership.lease_ms=2000 "
+                      "membership.renew_ms=500";
   FakeCluster cluster(options);
   cluster.SetSpeed(0, 0.001);
   cluster.SetSpeed(1, 0.002);
@@ -435,7 +439,8 @@ TEST_CASE("batches follow measured step times, a slow-down and a lost worker; ea
   CheckEveryPositionOnce(cluster, 100000, 1);
   if (mode == "train.sync.mode=bsp") {
     const auto commits = cluster.commits();
-    const auto small = std::count_if(commits.begin(), commits.end(), [](const auto& c) { return c.decision.samples != 600; });
+    const auto small =
+        std::count_if(commits.begin(), commits.end(), [](const auto& c) { return c.decision.samples != 600; });
     REQUIRE(small <= 2);  // the step in flight when a worker was lost, and the epoch's last
   }
 }
@@ -452,7 +457,8 @@ TEST_CASE("a lost worker's lease ends in time however many messages arrive", "[c
   bool fenced = false;
   cluster.RunUntil([&] {
     const auto& log = cluster.log();
-    fenced = std::any_of(log.begin(), log.end(), [](const LogRecord& r) { return std::holds_alternative<FenceRecord>(r); });
+    fenced =
+        std::any_of(log.begin(), log.end(), [](const LogRecord& r) { return std::holds_alternative<FenceRecord>(r); });
     return fenced || cluster.now() > paused + std::chrono::seconds(10);
   });
   REQUIRE(fenced);

@@ -195,9 +195,9 @@ void FakeCluster::ServerStages(int index, const StageMessage& stage) {
   Server& server = servers_[static_cast<std::size_t>(index)];
   if (!server.alive || !server.live.contains(stage.update.incarnation) || server.dropped.contains(stage.update)) return;
   if (!server.staged.emplace(stage.update, stage.content).second) return;
-  to_chief_[server.session].push_back(FromServer(
-      index, Staged{stage.update, stage.content.samples, 0.5 * static_cast<double>(stage.content.samples),
-                    stage.content.non_finite, "dense_0", stage.content.computed_on}));
+  to_chief_[server.session].push_back(
+      FromServer(index, Staged{stage.update, stage.content.samples, 0.5 * static_cast<double>(stage.content.samples),
+                               stage.content.non_finite, "dense_0", stage.content.computed_on}));
   for (const auto& [number, seal] : server.seals) TrySeal(index, number);
 }
 

@@ -45,7 +45,8 @@ TEST_CASE("an interval set agrees with a plain set of integers under random oper
   }
 }
 
-TEST_CASE("a second epoch opens only when the first has nothing free, a third not before the first is spent", "[chief]") {
+TEST_CASE("a second epoch opens only when the first has nothing free, a third not before the first is spent",
+          "[chief]") {
   SampleLedger ledger(10, 3);
   const RangeList first = ledger.Take(*ledger.NextEpoch(), 6);
   REQUIRE(ledger.NextEpoch() == Epoch(0));

@@ -111,7 +111,8 @@ TEST_CASE("a process that ends on SIGTERM is not killed", "[launch][fast]") {
 TEST_CASE("a process that ignores SIGTERM is killed after the grace", "[launch][fast]") {
   Pipe pipe;
   ProcessGroup group = MakeGroup();
-  const int process = StartShell(group, "trap '' TERM; echo up >&3; while :; do sleep 1000; done", "", {}, pipe.ends[1]);
+  const int process =
+      StartShell(group, "trap '' TERM; echo up >&3; while :; do sleep 1000; done", "", {}, pipe.ends[1]);
   CHECK(pipe.ReadLine() == "up");
   CHECK(group.Stop(std::chrono::milliseconds(100)) == std::vector<int>{process});
   CHECK(group.entries()[static_cast<std::size_t>(process)].exit == ProcessExit{true, SIGKILL});
