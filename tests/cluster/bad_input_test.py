@@ -196,6 +196,7 @@ def test_other_experiment(job):
     ps = job.role("ps:0", cluster, *FAST)
     other = job.role("worker:0", cluster, *FAST, "--set", "train.seed=8")
     expect_wrong(other, "train.seed", code=3)
+    chief.wait_for("ps:0 joined")
     chief.popen.terminate()
     chief.expect(0, 20)
     ps.expect(0, 20)
