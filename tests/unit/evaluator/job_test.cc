@@ -3,6 +3,7 @@
 #include <optional>
 #include <thread>
 
+#include "evenkeel/core/status.h"
 #include "evenkeel/core/mutex.h"
 #include "evenkeel/transport/transports.h"
 #include "fixture.h"
@@ -59,7 +60,7 @@ class FakeChief {
     Handler(FakeChief& c, std::shared_ptr<Stream> s) : chief(c), stream(std::move(s)) {}
     void OnMessage(Stream&, Message message, const PayloadIn&) override {
       if (const auto* join = std::get_if<Join>(&message.body)) {
-        CHECK(join->role == Role::kEvaluator);
+        EK_CHECK(join->role == Role::kEvaluator);  // Catch2 asserts on one thread only
         (void)stream->Send(
             chief.Wrap(Welcome{Incarnation{}, kJob, join->experiment_json, 60'000, 10'000, {}, {}, 0, 0}));
         MutexLock lock(chief.mutex_);
