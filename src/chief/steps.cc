@@ -175,12 +175,11 @@ void Chief::Impl::Commit(SetNumber number) {
   decision.version = Version{options.generation, commit.Next()};
   decision.set = number;
   decision.attempt = set.attempt;
-  decision.updates = set.updates;
   CommitRow row;
   for (UpdateId id : set.updates) {
     const UpdateState& update = updates.at(id);
     decision.samples += update.staged[0]->samples;
-    record.loss_sum += update.staged[0]->loss_sum;
+    decision.loss_sum += update.staged[0]->loss_sum;
     CommittedUpdate committed{id, update.rank, update.share.epoch, update.share.positions, 0, update.bound_at, {}};
     CommitNumber oldest = commit;
     for (const auto& staged : update.staged) {
@@ -200,7 +199,7 @@ void Chief::Impl::Commit(SetNumber number) {
       total.samples += in_row.batch;
     }
     row.workers.push_back(std::move(in_row));
-    record.updates.push_back(std::move(committed));
+    decision.updates.push_back(std::move(committed));
   }
   const TrainingLength length{train.max_commits, train.epochs * samples, samples};
   decision.learning_rate =
@@ -212,7 +211,7 @@ void Chief::Impl::Commit(SetNumber number) {
   commit = commit.Next();
   chain_hash = decision.hash;
   samples_trained += decision.samples;
-  last_loss = record.loss_sum / static_cast<double>(decision.samples);
+  last_loss = decision.loss_sum / static_cast<double>(decision.samples);
   any_loss = true;
   if (last_commit_at && now > *last_commit_at) {
     rate = Smooth(rate, static_cast<double>(decision.samples) / ToSeconds(now - *last_commit_at));

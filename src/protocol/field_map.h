@@ -159,18 +159,6 @@ void Map(D& d, In<D, ServerAddress> m, Out<D, pb::ServerAddress> p) {
   EK_VALUE(address);
   EK_VALUE(incarnation);
 }
-template <class D>
-void Map(D& d, In<D, Decision> m, Out<D, pb::Decision> p) {
-  EK_MESSAGE(version);
-  EK_VALUE(set);
-  EK_VALUE(attempt);
-  EK_LIST(updates);
-  EK_VALUE(samples);
-  EK_VALUE(learning_rate);
-  EK_VALUE(clip_scale);
-  EK_VALUE(previous_hash);
-  EK_VALUE(hash);
-}
 
 // Checks what a RangeList promises.
 inline void CheckRanges(Decoder& d, const RangeList& ranges) {
@@ -183,6 +171,31 @@ inline void CheckRanges(Decoder& d, const RangeList& ranges) {
     }
     end = range.end;
   }
+}
+
+template <class D>
+void Map(D& d, In<D, CommittedUpdate> m, Out<D, pb::CommittedUpdate> p) {
+  EK_MESSAGE(update);
+  EK_VALUE(rank);
+  EK_VALUE(epoch);
+  EK_LIST(positions);
+  if constexpr (!D::kEncode) CheckRanges(d, m.positions);
+  EK_VALUE(clock);
+  EK_VALUE(bound_at);
+  EK_LIST(computed_on);
+}
+template <class D>
+void Map(D& d, In<D, Decision> m, Out<D, pb::Decision> p) {
+  EK_MESSAGE(version);
+  EK_VALUE(set);
+  EK_VALUE(attempt);
+  EK_LIST(updates);
+  EK_VALUE(samples);
+  EK_VALUE(loss_sum);
+  EK_VALUE(learning_rate);
+  EK_VALUE(clip_scale);
+  EK_VALUE(previous_hash);
+  EK_VALUE(hash);
 }
 
 }  // namespace evenkeel::wire

@@ -49,21 +49,8 @@ void Map(D& d, In<D, RollbackRecord> m, Out<D, pb_log::RollbackRecord> p) {
   EK_MESSAGE(checkpoint);
 }
 template <class D>
-void Map(D& d, In<D, CommittedUpdate> m, Out<D, pb_log::CommittedUpdate> p) {
-  EK_MESSAGE(update);
-  EK_VALUE(rank);
-  EK_VALUE(epoch);
-  EK_LIST(positions);
-  if constexpr (!D::kEncode) CheckRanges(d, m.positions);
-  EK_VALUE(clock);
-  EK_VALUE(bound_at);
-  EK_LIST(computed_on);
-}
-template <class D>
 void Map(D& d, In<D, CommitRecord> m, Out<D, pb_log::CommitRecord> p) {
   EK_MESSAGE(decision);
-  EK_LIST(updates);
-  EK_VALUE(loss_sum);
 }
 template <class D>
 void Map(D& d, In<D, CheckpointRecord> m, Out<D, pb_log::CheckpointRecord> p) {

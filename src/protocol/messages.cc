@@ -46,15 +46,30 @@ const char* NameOf(const Body& body) {
   return "unknown";
 }
 
+std::vector<UpdateId> UpdateIds(const Decision& decision) {
+  std::vector<UpdateId> ids;
+  ids.reserve(decision.updates.size());
+  for (const CommittedUpdate& update : decision.updates) ids.push_back(update.update);
+  return ids;
+}
+
 std::uint64_t HashDecision(const Decision& decision) {
   std::uint64_t hash =
       MixKey(decision.previous_hash, decision.version.generation.value(), decision.version.commit.value());
   hash = MixKey(hash, decision.set.value(), decision.attempt);
   hash = MixKey(hash, decision.updates.size());
-  for (const UpdateId& update : decision.updates) {
-    hash = MixKey(hash, update.term.value(), update.incarnation.value(), update.sequence);
+  for (const CommittedUpdate& update : decision.updates) {
+    hash = MixKey(hash, update.update.term.value(), update.update.incarnation.value(), update.update.sequence);
+    hash = MixKey(hash, update.rank.value(), update.epoch.value(), static_cast<std::uint64_t>(update.clock));
+    for (const PositionRange& range : update.positions) {
+      hash = MixKey(hash, static_cast<std::uint64_t>(range.begin), static_cast<std::uint64_t>(range.end));
+    }
+    hash = MixKey(hash, update.bound_at.value());
+    for (const Version& version : update.computed_on) {
+      hash = MixKey(hash, version.generation.value(), version.commit.value());
+    }
   }
-  hash = MixKey(hash, static_cast<std::uint64_t>(decision.samples));
+  hash = MixKey(hash, static_cast<std::uint64_t>(decision.samples), std::bit_cast<std::uint64_t>(decision.loss_sum));
   return MixKey(hash, std::bit_cast<std::uint64_t>(decision.learning_rate),
                 std::bit_cast<std::uint64_t>(decision.clip_scale));
 }

@@ -140,8 +140,8 @@ std::string Server::DifferenceFromSealed(const Decision& decision) const {
   if (set.attempt != decision.attempt) {
     return absl::StrCat("it decides attempt ", decision.attempt, ", sealed here is attempt ", set.attempt);
   }
-  if (set.updates != decision.updates) {
-    return absl::StrCat("it decides ", Join(decision.updates), ", sealed here is ", Join(set.updates));
+  if (set.updates != UpdateIds(decision)) {
+    return absl::StrCat("it decides ", Join(UpdateIds(decision)), ", sealed here is ", Join(set.updates));
   }
   for (const UpdateId& update : set.updates) {
     if (FindComplete(update) == nullptr) return absl::StrCat("update ", ToString(update), " is not complete here");
@@ -165,7 +165,7 @@ void Server::AcceptDecision(const Decision& decision) {
   kept_.push_back(decision);
   if (kept_.size() > options_.max_kept_decisions) kept_.pop_front();
   InFlight flight{.version = decision.version, .hash = decision.hash};
-  for (const UpdateId& update : decision.updates) {
+  for (const UpdateId& update : UpdateIds(decision)) {
     StageSlot slot = *workers_.at(update.incarnation).slot;
     ++slots_[slot.value()].readers;
     flight.slots.push_back(slot);

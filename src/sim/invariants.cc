@@ -17,7 +17,7 @@ std::uint64_t GradientValue(UpdateId update, std::int32_t bucket) {
 std::uint64_t InitialFingerprint(std::uint64_t seed) { return MixKey(seed, HashName("parameters")); }
 
 std::uint64_t NextFingerprint(std::uint64_t fingerprint, const Decision& decision) {
-  for (const UpdateId& update : decision.updates) fingerprint = MixKey(fingerprint, GradientValue(update, -1));
+  for (const UpdateId& update : UpdateIds(decision)) fingerprint = MixKey(fingerprint, GradientValue(update, -1));
   return MixKey(fingerprint, static_cast<std::uint64_t>(decision.samples), decision.hash);
 }
 
@@ -66,7 +66,7 @@ void Invariants::StartGeneration(Generation generation, const std::optional<std:
   spent_.clear();
   spent_samples_.clear();
   for (const Commit& commit : history_) {
-    for (const CommittedUpdate& update : commit.updates) Spend(update);
+    for (const CommittedUpdate& update : commit.decision.updates) Spend(update);
   }
   grants_.clear();
 }
@@ -208,10 +208,7 @@ void Invariants::OnCommit(const CommitRecord& record) {
     }
   }
   std::int64_t samples = 0;
-  if (decision.updates.size() != record.updates.size()) Break(absl::StrCat(name, " and its record differ in updates"));
-  for (std::size_t i = 0; i < record.updates.size() && i < decision.updates.size(); ++i) {
-    const CommittedUpdate& update = record.updates[i];
-    if (update.update != decision.updates[i]) Break(absl::StrCat(name, " and its record differ in update ", i));
+  for (const CommittedUpdate& update : decision.updates) {
     samples += TotalSize(update.positions);
     CheckUpdate(update, decision);
     Spend(update);
@@ -226,7 +223,7 @@ void Invariants::OnCommit(const CommitRecord& record) {
   }
   chain_hash_ = decision.hash;
   const std::uint64_t before = FingerprintAt(CommitNumber(history_.size()));
-  history_.push_back(Commit{decision, record.updates, NextFingerprint(before, decision)});
+  history_.push_back(Commit{decision, NextFingerprint(before, decision)});
   lines_[{term_, generation_}].commits.push_back(history_.back());
   CheckSpread();
 }

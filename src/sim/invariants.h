@@ -62,7 +62,6 @@ class Invariants {
  private:
   struct Commit {
     Decision decision;
-    std::vector<CommittedUpdate> updates;
     std::uint64_t fingerprint = 0;  // after it
   };
   // The commits of a generation, and the checkpoint that it started from.

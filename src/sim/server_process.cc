@@ -213,7 +213,7 @@ void ServerProcess::BeginWork() {
   const Work& work = work_.front();
   if (std::holds_alternative<ps::Initialise>(work) || std::holds_alternative<ps::Restore>(work)) shard_.reset();
   if (const auto* apply = std::get_if<ps::ApplyDecision>(&work)) {
-    CheckSlots(apply->decision.updates, apply->slots, "as its sum begins");
+    CheckSlots(UpdateIds(apply->decision), apply->slots, "as its sum begins");
   }
   environment_.scheduler.At(now() + Vary(rng_, kWorkTime), this, [this] { EndWork(); });
 }
@@ -288,7 +288,7 @@ void ServerProcess::CheckSlots(const std::vector<UpdateId>& updates, const std::
 void ServerProcess::Finish(const ps::ApplyDecision& work) {
   // Work of a place that was given up meanwhile changes nothing.
   if (shard_ && work.decision.version.generation == shard_->version.generation) {
-    CheckSlots(work.decision.updates, work.slots, "as its sum ends");
+    CheckSlots(UpdateIds(work.decision), work.slots, "as its sum ends");
     shard_->fingerprint = NextFingerprint(shard_->fingerprint, work.decision);
     shard_->version = work.decision.version;
     environment_.invariants.ServerApplied(index_, work.decision, shard_->fingerprint);

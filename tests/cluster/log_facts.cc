@@ -22,7 +22,7 @@ Json ToJson(const CommitRecord& record) {
             {"commit", record.decision.version.commit.value()},
             {"samples", record.decision.samples},
             {"updates", Json::array()}};
-  for (const CommittedUpdate& update : record.updates) {
+  for (const CommittedUpdate& update : record.decision.updates) {
     Json positions = Json::array();
     for (const PositionRange& range : update.positions) positions.push_back({range.begin, range.end});
     Json versions = Json::array();

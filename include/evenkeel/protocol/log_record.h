@@ -48,20 +48,8 @@ struct RollbackRecord {
   Version checkpoint;
   friend bool operator==(const RollbackRecord&, const RollbackRecord&) = default;
 };
-struct CommittedUpdate {
-  UpdateId update;
-  Rank rank;
-  Epoch epoch;
-  RangeList positions;
-  std::int64_t clock = 0;               // of its worker, after this commit
-  CommitNumber bound_at;                // newest decided commit when the ticket was bound
-  std::vector<Version> computed_on;     // one a server
-  friend bool operator==(const CommittedUpdate&, const CommittedUpdate&) = default;
-};
 struct CommitRecord {
   Decision decision;
-  std::vector<CommittedUpdate> updates;  // in the decision's order
-  double loss_sum = 0;
   friend bool operator==(const CommitRecord&, const CommitRecord&) = default;
 };
 struct CheckpointRecord {

@@ -247,12 +247,25 @@ struct Drop {
   friend bool operator==(const Drop&, const Drop&) = default;
 };
 
+// An update as it commits. Servers need its id only; they keep the rest for a chief whose log has lost its end.
+struct CommittedUpdate {
+  UpdateId update;
+  Rank rank;
+  Epoch epoch;
+  RangeList positions;
+  std::int64_t clock = 0;            // of its worker, after this commit
+  CommitNumber bound_at;             // newest decided commit when the ticket was bound
+  std::vector<Version> computed_on;  // one a server
+  friend bool operator==(const CommittedUpdate&, const CommittedUpdate&) = default;
+};
+
 struct Decision {
   Version version;  // the one it makes; applied in order, without gaps
   SetNumber set;
   std::uint32_t attempt = 0;
-  std::vector<UpdateId> updates;  // rank order
-  std::int64_t samples = 0;       // the divisor
+  std::vector<CommittedUpdate> updates;  // rank order
+  std::int64_t samples = 0;              // the divisor
+  double loss_sum = 0;
   double learning_rate = 0;
   double clip_scale = 1;          // by global norm
   std::uint64_t previous_hash = 0;
@@ -389,6 +402,8 @@ struct Message {
 
 // "Stage", for logs.
 const char* NameOf(const Body& body);
+
+std::vector<UpdateId> UpdateIds(const Decision& decision);
 
 // The chained hash of a decision: previous_hash mixed with every other field.
 std::uint64_t HashDecision(const Decision& decision);

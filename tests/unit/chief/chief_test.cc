@@ -18,7 +18,7 @@ void CheckEveryPositionOnce(const FakeCluster& cluster, std::int64_t samples, st
   std::map<Epoch, IntervalSet> spent;
   for (const CommitRecord& record : cluster.commits()) {
     std::int64_t total = 0;
-    for (const CommittedUpdate& update : record.updates) {
+    for (const CommittedUpdate& update : record.decision.updates) {
       spent[update.epoch].Add(update.positions);  // aborts on an overlap
       total += TotalSize(update.positions);
     }
@@ -92,7 +92,7 @@ TEST_CASE("BSP plans the lowest free positions in rank order, and the full batch
   std::int64_t next = 0;
   for (const CommitRecord& record : cluster.commits()) {
     REQUIRE(record.decision.samples == 100);
-    for (const CommittedUpdate& update : record.updates) {
+    for (const CommittedUpdate& update : record.decision.updates) {
       REQUIRE(update.positions.size() == 1);
       REQUIRE(update.positions[0].begin == next);
       next = update.positions[0].end;
@@ -144,11 +144,11 @@ TEST_CASE("SSP binds nothing beyond the bound, as the log shows", "[chief]") {
   const auto commits = cluster.commits();
   std::map<Incarnation, std::vector<CommitNumber>> by_worker;
   for (const CommitRecord& record : commits) {
-    by_worker[record.updates[0].update.incarnation].push_back(record.decision.version.commit);
+    by_worker[record.decision.updates[0].update.incarnation].push_back(record.decision.version.commit);
   }
   REQUIRE(by_worker.size() == 4);
   for (const CommitRecord& record : commits) {
-    const CommittedUpdate& update = record.updates[0];
+    const CommittedUpdate& update = record.decision.updates[0];
     std::int64_t least = 1 << 30;
     for (const auto& [worker, numbers] : by_worker) {
       least = std::min<std::int64_t>(
@@ -167,7 +167,7 @@ TEST_CASE("ASP never waits: a worker's next ticket binds with its last commit, a
   REQUIRE(cluster.Run());
   std::map<Incarnation, CommitNumber> last;
   for (const CommitRecord& record : cluster.commits()) {
-    const CommittedUpdate& update = record.updates[0];
+    const CommittedUpdate& update = record.decision.updates[0];
     auto it = last.find(update.update.incarnation);
     if (it != last.end()) REQUIRE(update.bound_at == it->second);
     last[update.update.incarnation] = record.decision.version.commit;
@@ -183,7 +183,7 @@ TEST_CASE("with a backup worker a step commits without the late one, whose sampl
   cluster.RunUntil([&] { return cluster.commits().size() == 2; });
   REQUIRE(cluster.Run());
   const auto commits = cluster.commits();
-  REQUIRE(std::any_of(commits.begin(), commits.end(), [](const auto& c) { return c.updates.size() == 2; }));
+  REQUIRE(std::any_of(commits.begin(), commits.end(), [](const auto& c) { return c.decision.updates.size() == 2; }));
   REQUIRE(cluster.end()->summary.dropped_updates > 0);
   CheckEveryPositionOnce(cluster, 1000, 1);
 }
@@ -248,8 +248,8 @@ TEST_CASE("a resumed job goes on from the checkpoint's ledger", "[chief]") {
   const std::size_t skip = manifest.version.commit.value();
   REQUIRE(got.size() + skip == expected.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
-    for (std::size_t u = 0; u < got[i].updates.size(); ++u) {
-      REQUIRE(got[i].updates[u].positions == expected[i + skip].updates[u].positions);
+    for (std::size_t u = 0; u < got[i].decision.updates.size(); ++u) {
+      REQUIRE(got[i].decision.updates[u].positions == expected[i + skip].decision.updates[u].positions);
     }
     REQUIRE(got[i].decision.learning_rate == expected[i + skip].decision.learning_rate);
   }
@@ -338,7 +338,7 @@ TEST_CASE("the job waits for listed workers until join_timeout, then starts with
   cluster.KillWorker(2);
   REQUIRE(cluster.Run());
   REQUIRE(cluster.end()->summary.status == "finished");
-  REQUIRE(cluster.commits().front().updates.size() == 2);
+  REQUIRE(cluster.commits().front().decision.updates.size() == 2);
 }
 
 TEST_CASE("without a final score in time the job ends and says so", "[chief]") {
@@ -383,7 +383,7 @@ TEST_CASE("a lost server rolls the job back to its last checkpoint; workers live
   // The surviving history, from the log alone: rolled back commits are gone, the others cover each epoch once.
   std::map<Epoch, IntervalSet> spent;
   for (const CommitRecord& record : cluster.surviving_commits()) {
-    for (const CommittedUpdate& update : record.updates) spent[update.epoch].Add(update.positions);
+    for (const CommittedUpdate& update : record.decision.updates) spent[update.epoch].Add(update.positions);
   }
   REQUIRE(spent.size() == 2);
   for (const auto& [epoch, set] : spent) REQUIRE(set.size() == 3000);
@@ -416,7 +416,7 @@ TEST_CASE("batches follow measured step times, a slow-down and a lost worker; ea
   auto newest_batch = [&](const std::string& name) {
     const auto commits = cluster.commits();
     for (auto record = commits.rbegin(); record != commits.rend(); ++record) {
-      for (const CommittedUpdate& update : record->updates) {
+      for (const CommittedUpdate& update : record->decision.updates) {
         if (absl::StrCat("worker:", update.rank.value()) == name) return TotalSize(update.positions);
       }
     }

@@ -238,10 +238,10 @@ void FakeCluster::ServerReceives(int index, const Message& message) {
     if (decision->version.commit <= server.version.commit) return;
     REQUIRE(decision->version.commit == server.version.commit.Next());
     REQUIRE(server.sealed.contains({decision->set, decision->attempt}));
-    REQUIRE(server.seals.at(decision->set).updates == decision->updates);
+    REQUIRE(server.seals.at(decision->set).updates == UpdateIds(*decision));
     if (!server.applied.empty()) REQUIRE(decision->previous_hash == server.applied.back().hash);
     std::int64_t samples = 0;
-    for (UpdateId id : decision->updates) {
+    for (UpdateId id : UpdateIds(*decision)) {
       samples += server.staged.at(id).samples;
       server.staged.erase(id);
       server.dropped.insert(id);

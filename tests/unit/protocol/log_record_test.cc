@@ -9,13 +9,6 @@ namespace evenkeel {
 namespace {
 
 std::vector<LogRecord> SampleRecords() {
-  CommittedUpdate update{.update = SampleUpdate(1),
-                         .rank = Rank(2),
-                         .epoch = Epoch(3),
-                         .positions = {{0, 5}, {7, 9}},
-                         .clock = 4,
-                         .bound_at = CommitNumber(5),
-                         .computed_on = {SampleVersion(6), SampleVersion(7)}};
   return {
       TermRecord{.term = Term(1), .job_id = "j", .spec_hash = "s", .unix_ms = 2, .resumed_from = SampleVersion(3)},
       AdmissionRecord{.incarnation = Incarnation(1),
@@ -27,7 +20,7 @@ std::vector<LogRecord> SampleRecords() {
       FenceRecord{.incarnation = Incarnation(1), .epoch = MembershipEpoch(2), .reason = "lease"},
       LayoutRecord{.layout = LayoutNumber(1), .generation = Generation(2), .servers = {{"a:1", Incarnation(3)}}},
       RollbackRecord{.generation = Generation(1), .checkpoint = SampleVersion(2)},
-      CommitRecord{.decision = SampleDecision(), .updates = {update}, .loss_sum = 1.5},
+      CommitRecord{.decision = SampleDecision()},
       CheckpointRecord{.version = SampleVersion(1)},
       EndRecord{.status = "finished", .message = "m"},
   };

@@ -46,12 +46,23 @@ inline OptimizerSpec SampleOptimizer() {
           .clip_norm = 13};
 }
 
+inline CommittedUpdate SampleCommittedUpdate(std::uint64_t n) {
+  return {.update = SampleUpdate(n),
+          .rank = Rank(2),
+          .epoch = Epoch(3),
+          .positions = {{0, 5}, {7, 9}},
+          .clock = 4,
+          .bound_at = CommitNumber(5),
+          .computed_on = {SampleVersion(6), SampleVersion(7)}};
+}
+
 inline Decision SampleDecision() {
   return {.version = SampleVersion(7),
           .set = SetNumber(8),
           .attempt = 9,
-          .updates = {SampleUpdate(1), SampleUpdate(2)},
+          .updates = {SampleCommittedUpdate(1), SampleCommittedUpdate(2)},
           .samples = 519,
+          .loss_sum = 1.5,
           .learning_rate = 0.125,
           .clip_scale = 0.5,
           .previous_hash = 0xfedcba9876543210u,

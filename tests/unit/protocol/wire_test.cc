@@ -129,7 +129,7 @@ TEST_CASE("a length beyond the packet's end is an error", "[protocol]") {
 
 TEST_CASE("a decision's hash depends on each of its fields", "[protocol]") {
   const Decision base = SampleDecision();
-  std::vector<Decision> changed(10, base);
+  std::vector<Decision> changed(17, base);
   changed[0].version.generation = Generation(9);
   changed[1].version.commit = CommitNumber(9);
   changed[2].set = SetNumber(99);
@@ -140,6 +140,13 @@ TEST_CASE("a decision's hash depends on each of its fields", "[protocol]") {
   changed[7].learning_rate *= 2;
   changed[8].clip_scale *= 2;
   changed[9].previous_hash += 1;
+  changed[10].loss_sum *= 2;
+  changed[11].updates[0].rank = Rank(9);
+  changed[12].updates[0].epoch = Epoch(9);
+  changed[13].updates[0].positions[0].end += 1;
+  changed[14].updates[0].clock += 1;
+  changed[15].updates[0].bound_at = CommitNumber(9);
+  changed[16].updates[0].computed_on[1] = SampleVersion(9);
   for (std::size_t i = 0; i < changed.size(); ++i) {
     CAPTURE(i);
     CHECK(HashDecision(changed[i]) != HashDecision(base));

@@ -130,9 +130,9 @@ class Conversation {
     Worker(11, Hello{"worker:1"});
   }
 
-  Decision Decide(std::uint64_t commit, std::uint64_t set, std::vector<UpdateId> updates, std::uint32_t attempt = 0) {
+  Decision Decide(std::uint64_t commit, std::uint64_t set, const std::vector<UpdateId>& updates, std::uint32_t attempt = 0) {
     Decision decision{.version = At(commit, generation), .set = SetNumber(set), .attempt = attempt};
-    decision.updates = std::move(updates);
+    for (const UpdateId& update : updates) decision.updates.push_back(CommittedUpdate{.update = update});
     decision.samples = 10;
     decision.learning_rate = 0.1;
     decision.previous_hash = chain;

@@ -107,7 +107,7 @@ TEST_CASE("a decision that differs from the sealed set ends the server with the 
   const std::vector<Row> rows = {
       {"other updates",
        [&](Decision& d) {
-         d.updates = {Update(10, 1)};
+         d.updates = {CommittedUpdate{.update = Update(10, 1)}};
          rehash(d);
        },
        "it decides t1.i10.s1"},

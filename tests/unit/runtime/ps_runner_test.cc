@@ -162,7 +162,8 @@ class Job {
     const std::vector<UpdateId> updates{UpdateId{Term(1), Incarnation(10), commit}};
     Tell(Seal{SetNumber(commit), 0, updates});
     from_server_->Next<Sealed>();
-    Decision decision{.version = At(commit), .set = SetNumber(commit), .updates = updates, .samples = 4};
+    Decision decision{.version = At(commit), .set = SetNumber(commit), .samples = 4};
+    decision.updates = {CommittedUpdate{.update = updates[0]}};
     decision.learning_rate = 0.5;
     decision.previous_hash = chain_;
     decision.hash = chain_ = HashDecision(decision);

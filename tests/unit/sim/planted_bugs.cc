@@ -43,7 +43,7 @@ void ForgetsRange::AfterChief(ChiefActions& actions) {
       if (std::holds_alternative<RollbackRecord>(append->record)) forgotten_.clear();
       auto* commit = std::get_if<CommitRecord>(&append->record);
       if (commit == nullptr) continue;
-      for (CommittedUpdate& update : commit->updates) {
+      for (CommittedUpdate& update : commit->decision.updates) {
         if (missing_[update.update] > 0) update.positions = tickets_[update.update].second;
       }
     }
