@@ -14,6 +14,8 @@ const char* ToString(Phase phase) {
   switch (phase) {
     case Phase::kGathering:
       return "gathering";
+    case Phase::kReading:
+      return "reading";
     case Phase::kConfiguring:
       return "configuring";
     case Phase::kRunning:
@@ -30,7 +32,10 @@ const char* ToString(Phase phase) {
 
 Chief::Impl::Impl(ChiefOptions o)
     : options(std::move(o)),
-      last_incarnation(options.last_incarnation),
+      generation(options.history.generation),
+      log(options.history),
+      last_incarnation(options.history.last_incarnation),
+      membership_epoch(options.history.membership_epoch),
       leases(options.experiment.membership.lease,
              std::max<Duration>(std::chrono::seconds(1), options.experiment.membership.lease / 4)) {
   const BatchingConfig& batching = options.experiment.batching;
@@ -46,8 +51,15 @@ Chief::Impl::Impl(ChiefOptions o)
     controller.hold_off_steps = batching.hold_off_steps;
     batches.emplace(controller);
   }
+  job_id = log.job_id.empty() ? options.new_job_id : log.job_id;
   servers.resize(options.servers);
   for (std::uint32_t i = 0; i < options.servers; ++i) servers[i].name = absl::StrCat("ps:", i);
+}
+
+bool FinishedBefore(const ChiefOptions& options) {
+  const std::optional<EndRecord>& end = options.history.end;
+  return end && end->status == "finished" && options.resume && options.resume->final &&
+         options.resume->spec_hash == options.experiment.spec_hash;
 }
 
 Chief::Chief(ChiefOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
@@ -62,29 +74,19 @@ ChiefActions Chief::Start(TimePoint now, std::int64_t unix_ms) {
   impl.started_unix_ms = unix_ms;
   const MembershipConfig& membership = impl.options.experiment.membership;
   impl.phase_deadline = now + membership.ps_timeout;
-  if (impl.options.finished_before) {
-    impl.end_status = impl.options.finished_before->status;
+  if (FinishedBefore(impl.options)) {
+    impl.end_status = impl.options.history.end->status;
     impl.end_reason = "the job had finished before; nothing is left to do";
     impl.phase = Phase::kEnded;
     impl.ended_at = now;
     impl.Say(impl.end_reason);
-    EndAction end;
-    end.final_checkpoint = impl.options.resume->version;
-    end.finished_before = true;
-    impl.actions.push_back(std::move(end));
+    EndAction action;
+    action.final_checkpoint = impl.options.resume->version;
+    action.finished_before = true;
+    impl.actions.push_back(std::move(action));
     return std::exchange(impl.actions, {});
   }
-  TermRecord term{impl.options.term, impl.options.job_id, impl.options.experiment.spec_hash, unix_ms, {}};
-  if (impl.options.resume) {
-    term.resumed_from = impl.options.resume->version;
-    impl.actions.push_back(AppendLogAction{term});
-    impl.actions.push_back(AppendLogAction{RollbackRecord{impl.options.generation, impl.options.resume->version}});
-    impl.Say(absl::StrCat("resuming job ", impl.options.job_id, " from checkpoint ",
-                          CheckpointName(impl.options.resume->version)));
-  } else {
-    impl.actions.push_back(AppendLogAction{term});
-    impl.Say(absl::StrCat("new job ", impl.options.job_id));
-  }
+  impl.OpenTerm(unix_ms);
   impl.Advance();
   return std::exchange(impl.actions, {});
 }
@@ -140,7 +142,7 @@ ChiefActions Chief::Stop(const std::string& reason, TimePoint now) {
   if (impl.phase == Phase::kRunning) {
     impl.BeginEnd("stopped", reason);
     impl.phase_deadline = now + impl.options.experiment.membership.drain;
-  } else if (impl.phase == Phase::kGathering || impl.phase == Phase::kConfiguring) {
+  } else if (impl.phase < Phase::kRunning) {
     impl.end_status = "stopped";
     impl.end_reason = reason;
     impl.EndJob(absl::OkStatus());
@@ -172,11 +174,16 @@ bool Chief::ended() const { return impl_->phase == Phase::kEnded; }
 
 void Chief::Impl::Say(std::string text, LogLevel level) { actions.push_back(LogLineAction{level, std::move(text)}); }
 
+void Chief::Impl::AppendLog(LogRecord record) {
+  log.Add(record);
+  actions.push_back(AppendLogAction{std::move(record)});
+}
+
 void Chief::Impl::Send(SessionId session, Body body) {
   if (session == SessionId{}) return;
   Message message;
   message.envelope = Envelope{
-      options.job_id,  options.experiment.spec_hash, options.term, options.generation, LayoutNumber(1), Incarnation{},
+      job_id,  options.experiment.spec_hash, options.term, generation, LayoutNumber(1), Incarnation{},
       membership_epoch};
   message.body = std::move(body);
   actions.push_back(SendAction{session, std::move(message)});
@@ -193,9 +200,9 @@ void Chief::Impl::RefuseSession(SessionId session, RefuseReason reason, std::str
 
 bool Chief::Impl::CheckEnvelope(SessionId session, const Message& message) {
   const Envelope& envelope = message.envelope;
-  if (!envelope.job_id.empty() && envelope.job_id != options.job_id) {
+  if (!envelope.job_id.empty() && envelope.job_id != job_id) {
     RefuseSession(session, RefuseReason::kForeignJob,
-                  absl::StrCat("this is job ", options.job_id, "; the sender belongs to job ", envelope.job_id), true);
+                  absl::StrCat("this is job ", job_id, "; the sender belongs to job ", envelope.job_id), true);
     return false;
   }
   if (std::holds_alternative<StatusRequest>(message.body)) return true;
@@ -232,7 +239,7 @@ bool Chief::Impl::CheckEnvelope(SessionId session, const Message& message) {
                     absl::StrCat("incarnation ", envelope.sender.value(), " is no member any more"), true);
       return false;
     }
-    if (server && envelope.generation != options.generation && server->configured) return false;
+    if (server && envelope.generation != generation && server->configured) return false;
   }
   return true;
 }
@@ -247,6 +254,7 @@ void Chief::Impl::Dispatch(SessionId session, Message& message) {
   }
   if (ServerState* server = ServerBySession(session)) {
     if (auto* configured = std::get_if<Configured>(&message.body)) return OnConfigured(*configured);
+    if (auto* kept = std::get_if<KeptDecisions>(&message.body)) return OnKeptDecisions(*server, *kept);
     if (auto* ack = std::get_if<MembersAck>(&message.body)) {
       server->acked = std::max(server->acked, ack->epoch);
       return;
@@ -272,7 +280,8 @@ void Chief::Impl::Advance() {
   if (phase == Phase::kGathering && !tensors.empty() &&
       std::all_of(servers.begin(), servers.end(),
                   [](const ServerState& s) { return s.incarnation != Incarnation{}; })) {
-    ConfigureServers();
+    if (recovering) TakeUpServers();
+    if (phase == Phase::kGathering && !recovering) ConfigureServers();
   }
   if (phase == Phase::kRunning) {
     ResolveFenced();
@@ -296,8 +305,13 @@ void Chief::Impl::Advance() {
 
 void Chief::Impl::CheckDeadlines() {
   for (Incarnation member : leases.Expire(now)) {
-    if (workers.contains(member)) {
-      Fence(member, "its lease ended", false);
+    if (auto worker = workers.find(member); worker != workers.end()) {
+      // Whoever waits here to be welcomed has nothing to renew its lease with.
+      if (phase < Phase::kRunning && worker->second.session != SessionId{}) {
+        leases.Grant(member, now);
+      } else {
+        Fence(member, "its lease ended", false);
+      }
       continue;
     }
     for (ServerState& server : servers) {
@@ -317,6 +331,7 @@ void Chief::Impl::CheckDeadlines() {
   phase_deadline = kNever;
   switch (phase) {
     case Phase::kGathering:
+    case Phase::kReading:
     case Phase::kConfiguring:
       return Fail(absl::DeadlineExceededError(
           absl::StrFormat("waited %.1f s for %s", ToSeconds(now - started), MissingMembers())));
@@ -342,36 +357,6 @@ void Chief::Impl::CheckDeadlines() {
     case Phase::kEnded:
       return;
   }
-}
-
-LogHistory SummarizeLog(const std::vector<LogRecord>& records) {
-  LogHistory history;
-  for (const LogRecord& record : records) {
-    if (const auto* term = std::get_if<TermRecord>(&record)) {
-      history.job_id = term->job_id;
-      history.last_term = std::max(history.last_term, term->term);
-      history.end.reset();
-    } else if (const auto* admission = std::get_if<AdmissionRecord>(&record)) {
-      history.last_incarnation = std::max(history.last_incarnation, admission->incarnation);
-    } else if (const auto* layout = std::get_if<LayoutRecord>(&record)) {
-      history.last_generation = std::max(history.last_generation, layout->generation);
-      for (const ServerAddress& server : layout->servers) {
-        history.last_incarnation = std::max(history.last_incarnation, server.incarnation);
-      }
-    } else if (const auto* rollback = std::get_if<RollbackRecord>(&record)) {
-      history.last_generation = std::max(history.last_generation, rollback->generation);
-    } else if (const auto* commit = std::get_if<CommitRecord>(&record)) {
-      history.last_generation = std::max(history.last_generation, commit->decision.version.generation);
-      history.commits.emplace_back(commit->decision.version, commit->decision.samples);
-    } else if (const auto* end = std::get_if<EndRecord>(&record)) {
-      history.end = *end;
-    }
-  }
-  return history;
-}
-
-Generation FirstGeneration(const LogHistory& history, Term term) {
-  return std::max(history.last_generation.Next(), Generation(term.value()));
 }
 
 }  // namespace evenkeel

@@ -1,6 +1,6 @@
 // The chief's state and its parts; each part's functions stand in a file of its own:
-// chief.cc (events, envelopes) · membership.cc · steps.cc (tickets, seals, commits) · ending.cc (checkpoints, the end) ·
-// chief_status.cc.
+// chief.cc (events, envelopes) · membership.cc · recovery.cc (restarts, rollbacks) · steps.cc (tickets, seals, commits) ·
+// ending.cc (checkpoints, the end) · chief_status.cc.
 #pragma once
 
 #include <deque>
@@ -31,6 +31,7 @@ struct ServerState {
   SessionId session;        // 0: not connected
   bool configured = false;
   std::int64_t owned_floats = 0;
+  Holding holding;  // when it joined
   CommitNumber applied;
   MembershipEpoch acked;
   std::string state;
@@ -105,6 +106,7 @@ struct CheckpointInProgress {
 
 enum class Phase {
   kGathering,    // for servers and the first worker
+  kReading,      // after a restart: the decisions that the log has lost
   kConfiguring,  // servers take their stripes
   kRunning,
   kEnding,       // last checkpoint
@@ -123,6 +125,7 @@ struct Chief::Impl {
   void SendToServers(const Body& body);
   void RefuseSession(SessionId session, RefuseReason reason, std::string message, bool close);
   void Say(std::string text, LogLevel level = LogLevel::kInfo);
+  void AppendLog(LogRecord record);
   // Lets everything happen that can happen now.
   void Advance();
   void CheckDeadlines();
@@ -137,18 +140,29 @@ struct Chief::Impl {
   void OnRenew(SessionId session, const Envelope& envelope, const Renew& renew);
   void OnConfigured(const Configured& configured);
   void ConfigureServers();
+  LayoutRecord CurrentLayout() const;
+  double WeightOf(const std::string& worker) const;
   void WelcomeWorker(const WorkerState& worker);
   void ResumeServerSession(ServerState& server);
   void ResumeWorkerSession(WorkerState& worker);
   void AdmitReady();
   void Fence(Incarnation incarnation, const std::string& reason, bool orderly);
   void LoseServer(ServerState& server, const std::string& reason);
-  void RollBack(const std::string& reason);
   bool FirstGrantMayCome();
   int AdmittedCount() const;
   WorkerState* WorkerBySession(SessionId session);
   ServerState* ServerBySession(SessionId session);
   std::string MissingMembers() const;
+
+  // --- recovery.cc
+  void OpenTerm(std::int64_t unix_ms);
+  absl::Status TakeUpLog();
+  absl::Status Adopt(const Decision& decision);
+  void TakeUpServers();
+  bool HashesAgree();
+  void OnKeptDecisions(ServerState& server, const KeptDecisions& kept);
+  void ContinueServers();
+  void RollBack(const std::string& reason);
 
   // --- steps.cc
   void OnStaged(ServerState& server, Staged& staged);
@@ -179,7 +193,7 @@ struct Chief::Impl {
   Duration TicketTime(const WorkerState& worker, std::int64_t samples) const;
 
   // --- ending.cc
-  void MaybeCheckpoint(bool epoch_completed);
+  void NoteCheckpointDue(bool epoch_completed);
   void StartCheckpoint();
   Manifest FreezeManifest() const;
   void OnSnapshotDone(ServerState& server, const SnapshotDone& done);
@@ -199,7 +213,7 @@ struct Chief::Impl {
   std::string StatusJson(TimePoint at) const;
   std::string WaitingFor() const;
 
-  Version version() const { return Version{options.generation, commit}; }
+  Version version() const { return Version{generation, commit}; }
   bool training_complete() const {
     const TrainConfig& train = options.experiment.train;
     return ledger->Finished() || (train.max_commits > 0 && static_cast<std::int64_t>(commit.value()) >= train.max_commits);
@@ -213,6 +227,14 @@ struct Chief::Impl {
   ChiefActions actions;
 
   // --- the job
+  std::string job_id;
+  Generation generation;
+  LogHistory log;           // with everything that this chief has appended
+  bool recovering = false;  // the log's line may be gone on with; not known yet whether the servers still hold it
+  bool continuing = false;  // they do, and are told so
+  std::uint64_t base_hash = 0;      // of the checkpoint's version, while recovering
+  std::optional<Version> reading;   // up to this decision, in kReading
+  std::int64_t samples_rolled_back = 0;
   Phase phase = Phase::kGathering;
   TimePoint phase_deadline = kNever;
   TimePoint last_tick{};

@@ -10,6 +10,8 @@ namespace evenkeel {
 // Whom the job waits for when it stands still, else "".
 std::string Chief::Impl::WaitingFor() const {
   switch (phase) {
+    case Phase::kReading:
+      return "the decisions that the log has lost";
     case Phase::kGathering:
     case Phase::kConfiguring:
       return MissingMembers();
@@ -41,7 +43,7 @@ std::string Chief::Impl::StatusJson(TimePoint at) const {
   using Json = nlohmann::json;
   const TrainConfig& train = options.experiment.train;
   Json json;
-  json["job_id"] = options.job_id;
+  json["job_id"] = job_id;
   json["name"] = options.experiment.name;
   json["phase"] = ToString(phase);
   json["status"] = end_status;
@@ -49,7 +51,7 @@ std::string Chief::Impl::StatusJson(TimePoint at) const {
   json["waiting_for"] = phase == Phase::kEnded ? "" : WaitingFor();
   json["sync"] = ToString(train.sync.mode);
   json["term"] = options.term.value();
-  json["generation"] = options.generation.value();
+  json["generation"] = generation.value();
   json["commit"] = commit.value();
   json["membership_epoch"] = membership_epoch.value();
   json["samples_trained"] = samples_trained;

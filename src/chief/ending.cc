@@ -54,19 +54,23 @@ BatchController::State BatchesFromJson(const Json& list) {
 
 // --- checkpoints ----------------------------------------------------------------------------------------------------
 
-void Chief::Impl::MaybeCheckpoint(bool epoch_completed) {
+void Chief::Impl::NoteCheckpointDue(bool epoch_completed) {
   const CheckpointConfig& config = options.experiment.checkpoint;
   if (config.every_commits > 0) {
     checkpoint_due |= static_cast<std::int64_t>(commit.value()) % config.every_commits == 0;
   }
   if (config.every_seconds > 0) checkpoint_due |= ToSeconds(now - last_checkpoint_at) >= config.every_seconds;
   if (config.every_commits == 0 && config.every_seconds == 0) checkpoint_due |= epoch_completed;
-  if (checkpoint_due && !checkpoint && !training_complete()) StartCheckpoint();
 }
 
 void Chief::Impl::StartCheckpoint() {
   checkpoint_due = false;
   last_checkpoint_at = now;
+  // What a restart needs of the log begins here.
+  SegmentRecord segment = log.Segment();
+  segment.version = version();
+  actions.push_back(CutLogAction{});
+  AppendLog(std::move(segment));
   checkpoint.emplace();
   checkpoint->manifest = FreezeManifest();
   checkpoint->parts.resize(servers.size());
@@ -79,7 +83,7 @@ void Chief::Impl::StartCheckpoint() {
 
 Manifest Chief::Impl::FreezeManifest() const {
   Manifest manifest;
-  manifest.job_id = options.job_id;
+  manifest.job_id = job_id;
   manifest.spec_hash = options.experiment.spec_hash;
   manifest.experiment_json = options.experiment.canonical_json;
   manifest.term = options.term;
@@ -134,7 +138,7 @@ void Chief::Impl::ManifestWritten(Version at, const absl::Status& status) {
     if (phase == Phase::kEnding) return Fail(absl::InternalError(text));
     return Say(text, LogLevel::kError);
   }
-  actions.push_back(AppendLogAction{CheckpointRecord{at}});
+  AppendLog(CheckpointRecord{at});
   durable = std::move(manifest);
   SendToServers(CheckpointDurable{at, durable->final});
   for (SessionId session : evaluators) Send(session, CheckpointDurable{at, durable->final});
@@ -208,7 +212,7 @@ void Chief::Impl::EndJob(absl::Status status) {
   phase = Phase::kEnded;
   phase_deadline = kNever;
   ended_at = now;
-  actions.push_back(AppendLogAction{EndRecord{end_status, end_reason}});
+  AppendLog(EndRecord{end_status, end_reason});
   actions.push_back(SyncLogAction{});
   Say(absl::StrCat("job ", end_status, end_reason.empty() ? "" : ": ", end_reason),
       status.ok() ? LogLevel::kInfo : LogLevel::kError);
@@ -229,7 +233,7 @@ Summary Chief::Impl::MakeSummary() const {
   summary.commits = static_cast<std::int64_t>(commit.value());
   summary.samples_trained = samples_trained;
   summary.dropped_updates = dropped_updates;
-  summary.samples_rolled_back = options.samples_rolled_back;
+  summary.samples_rolled_back = samples_rolled_back;
   if (ledger) {
     summary.epochs = ledger->completed_epochs();
     summary.samples_per_epoch = ledger->spent_per_epoch();
@@ -307,6 +311,7 @@ absl::Status Chief::Impl::LoadState(const Manifest& manifest) {
     samples_trained = state.at("samples_trained").get<std::int64_t>();
     dropped_updates = state.at("dropped_updates").get<std::int64_t>();
     chain_hash = state.at("chain_hash").get<std::uint64_t>();
+    commit = manifest.version.commit;
     // Only a better start: a job may have begun without it.
     if (batches && phase == Phase::kGathering && workers.empty() && state.contains("batches") &&
         state.at("batches").is_array()) {

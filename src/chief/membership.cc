@@ -73,7 +73,7 @@ void Chief::Impl::OnJoin(SessionId session, Join& join) {
     evaluators.insert(session);
     evaluator_seen = true;
     Send(session, Welcome{Incarnation{},
-                          options.job_id,
+                          job_id,
                           options.experiment.canonical_json,
                           options.experiment.membership.lease / std::chrono::milliseconds(1),
                           options.experiment.membership.renew / std::chrono::milliseconds(1),
@@ -101,6 +101,9 @@ void Chief::Impl::OnServerJoin(SessionId session, Join& join) {
   ServerState& server = servers[index];
   if (server.incarnation != Incarnation{} && server.nonce == join.nonce) {
     server.session = session;
+    if (join.holding.decided.generation == generation) {
+      server.applied = std::max(server.applied, join.holding.applied);
+    }
     return ResumeServerSession(server);
   }
   if (server.incarnation != Incarnation{}) LoseServer(server, "a newer process took its name");
@@ -110,6 +113,7 @@ void Chief::Impl::OnServerJoin(SessionId session, Join& join) {
   server.nonce = join.nonce;
   server.incarnation = last_incarnation;
   server.session = session;
+  server.holding = join.holding;
   server.state = "joined";
   leases.Grant(server.incarnation, now);
   Say(absl::StrCat(server.name, " joined at ", server.address));
@@ -120,7 +124,7 @@ void Chief::Impl::OnServerJoin(SessionId session, Join& join) {
 void Chief::Impl::ResumeServerSession(ServerState& server) {
   leases.Renew(server.incarnation, now);
   Send(server.session, Welcome{server.incarnation,
-                               options.job_id,
+                               job_id,
                                options.experiment.canonical_json,
                                options.experiment.membership.lease / std::chrono::milliseconds(1),
                                options.experiment.membership.renew / std::chrono::milliseconds(1),
@@ -129,11 +133,15 @@ void Chief::Impl::ResumeServerSession(ServerState& server) {
                                0,
                                0});
   if (phase == Phase::kGathering) return;
+  if (phase == Phase::kReading) {
+    if (server.holding.decided == reading) Send(server.session, ReadDecisions{version()});
+    return;
+  }
   Members members;
   members.epoch = membership_epoch;
   members.full = true;
   for (const auto& [incarnation, worker] : workers) members.admitted.push_back({incarnation, worker.name});
-  if (!server.configured) {
+  if (!server.configured && !continuing) {
     const auto index = ServerIndex(static_cast<std::uint32_t>(&server - servers.data()));
     Configure configure;
     configure.server = index;
@@ -145,7 +153,7 @@ void Chief::Impl::ResumeServerSession(ServerState& server) {
     configure.model_dir = options.model_dir;
     configure.restore = options.resume.has_value();
     if (options.resume) configure.checkpoint = options.resume->version;
-    configure.version = Version{options.generation, options.resume ? options.resume->version.commit : CommitNumber(0)};
+    configure.version = Version{generation, options.resume ? options.resume->version.commit : CommitNumber(0)};
     Send(server.session, std::move(configure));
   }
   Send(server.session, std::move(members));
@@ -165,6 +173,7 @@ void Chief::Impl::ResumeServerSession(ServerState& server) {
     Send(server.session, decision);
     if (snapshot && checkpoint->manifest.version == decision.version) send_snapshot();
   }
+  if (!server.configured && continuing) Send(server.session, Continue{version()});
 }
 
 bool Chief::Impl::AdoptOrCompareModel(SessionId session, const Join& join) {
@@ -239,7 +248,13 @@ bool Chief::Impl::CheckResume() {
   } else if (absl::Status status = LoadState(manifest); !status.ok()) {
     problem = std::string(status.message());
   }
-  if (problem.empty()) return true;
+  if (problem.empty()) {
+    durable = manifest;
+    if (!recovering) return true;
+    const absl::Status status = TakeUpLog();
+    if (!status.ok()) Fail(status);
+    return status.ok();
+  }
   Fail(absl::InvalidArgumentError(absl::StrCat("checkpoint ", name, " in ", options.model_dir,
                                                " does not fit the experiment: ", problem,
                                                "; use another model_dir, or the experiment it was made with")));
@@ -247,14 +262,16 @@ bool Chief::Impl::CheckResume() {
 }
 
 void Chief::Impl::OnWorkerJoin(SessionId session, Join& join) {
-  for (auto& [incarnation, worker] : workers) {
-    if (worker.nonce != join.nonce) continue;
-    worker.session = session;
-    return ResumeWorkerSession(worker);
-  }
   if (!AdoptOrCompareModel(session, join)) {
     if (phase == Phase::kEnded) Send(session, JobEnd{false, end_status, end_reason});  // it is in no list yet
     return;
+  }
+  for (auto& [incarnation, worker] : workers) {
+    if (worker.nonce != join.nonce) continue;
+    worker.session = session;
+    if (phase >= Phase::kRunning) return ResumeWorkerSession(worker);
+    leases.Renew(incarnation, now);
+    return Send(session, Waiting{WaitingFor()});
   }
   const auto limit = static_cast<std::size_t>(2 * options.experiment.membership.workers_max);
   if (workers.size() + waiting.size() >= limit) {
@@ -282,23 +299,26 @@ void Chief::Impl::OnWorkerJoin(SessionId session, Join& join) {
   worker.session = session;
   worker.compute_fingerprint = kept.compute_fingerprint;
   worker.state = "connecting to the servers";
-  auto listed = std::find(options.listed_workers.begin(), options.listed_workers.end(), worker.name);
-  const auto index = static_cast<std::size_t>(listed - options.listed_workers.begin());
-  if (index < options.batch_sizes.size()) {
-    worker.weight = static_cast<double>(options.batch_sizes[index]);
-  } else if (options.experiment.batching.mode == BatchingConfig::Mode::kStatic &&
-             index < options.experiment.batching.speeds.size()) {
-    worker.weight = options.experiment.batching.speeds[index];
-  }
+  worker.weight = WeightOf(worker.name);
   leases.Grant(worker.incarnation, now);
   membership_epoch = membership_epoch.Next();
   SendToServers(Members{membership_epoch, false, {{worker.incarnation, worker.name}}, {}});
   WelcomeWorker(worker);
 }
 
+// Share of the global batch, where it is given by the cluster file or the experiment.
+double Chief::Impl::WeightOf(const std::string& worker) const {
+  const auto listed = std::find(options.listed_workers.begin(), options.listed_workers.end(), worker);
+  const auto index = static_cast<std::size_t>(listed - options.listed_workers.begin());
+  if (index < options.batch_sizes.size()) return static_cast<double>(options.batch_sizes[index]);
+  const BatchingConfig& batching = options.experiment.batching;
+  if (batching.mode == BatchingConfig::Mode::kStatic && index < batching.speeds.size()) return batching.speeds[index];
+  return 1;
+}
+
 void Chief::Impl::WelcomeWorker(const WorkerState& worker) {
   Welcome welcome{worker.incarnation,
-                  options.job_id,
+                  job_id,
                   options.experiment.canonical_json,
                   options.experiment.membership.lease / std::chrono::milliseconds(1),
                   options.experiment.membership.renew / std::chrono::milliseconds(1),
@@ -319,7 +339,7 @@ void Chief::Impl::ResumeWorkerSession(WorkerState& worker) {
     const UpdateState& update = updates.at(*worker.bound);
     const auto left = std::max<Duration>(update.deadline - now, Duration::zero());
     Send(worker.session, Ticket{update.share.update, update.share.epoch, update.share.positions, true,
-                                Version{options.generation, update.bound_at}, left / std::chrono::milliseconds(1)});
+                                Version{generation, update.bound_at}, left / std::chrono::milliseconds(1)});
   }
   if (worker.provisional) {
     const Share& share = *worker.provisional;
@@ -327,14 +347,20 @@ void Chief::Impl::ResumeWorkerSession(WorkerState& worker) {
   }
 }
 
+LayoutRecord Chief::Impl::CurrentLayout() const {
+  LayoutRecord record{LayoutNumber(1), generation, {}};
+  for (const ServerState& server : servers) record.servers.push_back({server.address, server.incarnation});
+  return record;
+}
+
 void Chief::Impl::ConfigureServers() {
+  for (const ServerState& server : servers) {
+    if (server.holding.decided.generation <= generation) continue;
+    return RollBack(absl::StrCat(server.name, " has lived through more than the log knows"));
+  }
   phase = Phase::kConfiguring;
   phase_deadline = now + options.experiment.membership.ps_timeout;
-  LayoutRecord record{LayoutNumber(1), options.generation, {}};
-  for (ServerState& server : servers) {
-    record.servers.push_back({server.address, server.incarnation});
-  }
-  actions.push_back(AppendLogAction{std::move(record)});
+  AppendLog(CurrentLayout());
   for (ServerState& server : servers) {
     server.applied = options.resume ? options.resume->version.commit : CommitNumber(0);
     ResumeServerSession(server);
@@ -356,51 +382,9 @@ void Chief::Impl::LoseServer(ServerState& server, const std::string& reason) {
   RollBack(absl::StrCat(name, " is lost"));
 }
 
-// All servers, survivors too, go back to the last checkpoint in a new generation, parameters and ledger together;
-// whatever belonged to the old one is void. Workers live on.
-void Chief::Impl::RollBack(const std::string& reason) {
-  if (end_status == "stopped") {
-    end_reason = absl::StrCat(end_reason, "; ", reason, " before the last checkpoint was complete");
-    return EndJob(absl::OkStatus());
-  }
-  end_status.clear();
-  end_reason.clear();
-  for (auto& [incarnation, worker] : workers) {
-    if (worker.bound) Send(worker.session, Outcome{*worker.bound, false, {}});
-    worker.bound.reset();
-    worker.provisional.reset();
-  }
-  updates.clear();
-  sets.clear();
-  provisional_members.clear();
-  unapplied.clear();
-  checkpoint.reset();
-  checkpoint_due = false;
-  const std::int64_t trained = samples_trained;
-  options.generation = options.generation.Next();
-  options.resume = durable;
-  if (durable) {
-    if (absl::Status status = LoadState(*durable); !status.ok()) return Fail(std::move(status));
-  } else {
-    ledger.emplace(samples, options.experiment.train.epochs);
-    samples_trained = 0;
-    chain_hash = 0;
-  }
-  commit = durable ? durable->version.commit : CommitNumber(0);
-  options.samples_rolled_back += trained - samples_trained;
-  last_commit_at.reset();
-  actions.push_back(AppendLogAction{RollbackRecord{options.generation, durable ? durable->version : Version{}}});
-  for (ServerState& server : servers) server.configured = false;
-  phase = Phase::kGathering;
-  phase_deadline = now + options.experiment.membership.ps_timeout;
-  Say(absl::StrCat(reason, ": back to ", durable ? CheckpointName(durable->version) : "the start", ", ",
-                   trained - samples_trained, " samples are trained again"),
-      LogLevel::kWarning);
-}
-
 void Chief::Impl::OnConfigured(const Configured& configured) {
   if (configured.server.value() >= servers.size() || phase != Phase::kConfiguring) return;
-  if (configured.version.generation != options.generation) return;
+  if (configured.version.generation != generation) return;
   ServerState& server = servers[configured.server.value()];
   if (server.configured) return;
   server.configured = true;
@@ -413,14 +397,13 @@ void Chief::Impl::OnConfigured(const Configured& configured) {
   if (!std::all_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.configured; })) return;
   phase = Phase::kRunning;
   phase_deadline = first_grant_done ? kNever : now + options.experiment.membership.join_timeout;
-  commit = options.resume ? options.resume->version.commit : CommitNumber(0);
   Say(absl::StrCat("all ", servers.size(), " servers hold version ", ToString(version())));
-  if (options.resume) {
-    durable = *options.resume;
-  } else {
-    StartCheckpoint();
+  if (!durable) StartCheckpoint();
+  if (std::exchange(continuing, false) && checkpoint_due && !training_complete()) StartCheckpoint();
+  // Servers may have other addresses now.
+  for (auto& [incarnation, worker] : workers) {
+    if (worker.session != SessionId{}) ResumeWorkerSession(worker);
   }
-  for (const auto& [incarnation, worker] : workers) WelcomeWorker(worker);  // servers may have other addresses now
   std::map<SessionId, Join> joins = std::exchange(waiting, {});
   for (auto& [session, join] : joins) OnWorkerJoin(session, join);
 }
@@ -491,8 +474,8 @@ void Chief::Impl::AdmitReady() {
     if (batches)
       batches->AddWorker(worker->incarnation, worker->name, options.batch_sizes.empty() ? 0 : worker->weight);
     membership_epoch = membership_epoch.Next();
-    actions.push_back(AppendLogAction{AdmissionRecord{worker->incarnation, worker->name, rank, membership_epoch,
-                                                      worker->nonce, worker->compute_fingerprint}});
+    AppendLog(AdmissionRecord{worker->incarnation, worker->name, rank, membership_epoch, worker->nonce,
+                              worker->compute_fingerprint});
     Send(worker->session, Admitted{rank});
     totals.try_emplace(worker->name);
     Say(absl::StrCat(worker->name, " admitted with rank ", rank.value(), " in membership epoch ",
@@ -509,7 +492,7 @@ void Chief::Impl::Fence(Incarnation incarnation, const std::string& reason, bool
   leases.End(incarnation);
   if (batches) batches->RemoveWorker(incarnation);
   membership_epoch = membership_epoch.Next();
-  if (worker.rank) actions.push_back(AppendLogAction{FenceRecord{incarnation, membership_epoch, reason}});
+  if (worker.rank) AppendLog(FenceRecord{incarnation, membership_epoch, reason});
   ended_nonces.push_back(worker.nonce);
   if (ended_nonces.size() > kEndedNoncesKept) ended_nonces.pop_front();
   SendToServers(Members{membership_epoch, false, {}, {incarnation}});

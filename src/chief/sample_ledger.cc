@@ -67,6 +67,23 @@ void SampleLedger::Spend(Epoch epoch, const RangeList& positions) {
   CloseSpent();
 }
 
+absl::Status SampleLedger::Adopt(Epoch epoch, const RangeList& positions) {
+  if (epoch.value() == first_open_ + open_.size() && open_.size() < 2) OpenNext();
+  const std::uint64_t index = epoch.value() - first_open_;
+  for (const PositionRange& range : positions) {
+    if (epoch.value() >= first_open_ && index < open_.size() && open_[index].free.Contains(range)) {
+      open_[index].free.Remove(range);
+      open_[index].spent.Add(range);
+      continue;
+    }
+    return absl::DataLossError(absl::StrCat("[ledger] positions ", ToString(RangeList{range}), " of epoch ",
+                                            epoch.value(), " are not free"));
+  }
+  spent_per_epoch_[epoch.value()] += TotalSize(positions);
+  CloseSpent();
+  return absl::OkStatus();
+}
+
 void SampleLedger::CloseSpent() {
   while (!open_.empty() && open_.front().spent.size() == samples_) {
     open_.pop_front();

@@ -35,6 +35,8 @@ class SampleLedger {
   // Leased positions go back to the pool, or are spent for good. Requires that they are leased.
   void Return(Epoch epoch, const RangeList& positions);
   void Spend(Epoch epoch, const RangeList& positions);
+  // Free positions are spent at once, as a log says. Errors: kDataLoss where they are not all free.
+  absl::Status Adopt(Epoch epoch, const RangeList& positions);
 
   std::int64_t samples() const { return samples_; }
   // Epochs all spent.

@@ -49,7 +49,7 @@ void Chief::Impl::OnSealed(ServerState& server, Sealed& sealed) {
 }
 
 void Chief::Impl::OnApplied(ServerState& server, const Applied& applied) {
-  if (applied.version.generation != options.generation) return;
+  if (applied.version.generation != generation) return;
   server.applied = std::max(server.applied, applied.version.commit);
   CommitNumber slowest = server.applied;
   for (const ServerState& s : servers) slowest = std::min(slowest, s.applied);
@@ -172,7 +172,7 @@ void Chief::Impl::Commit(SetNumber number) {
   const TrainConfig& train = options.experiment.train;
   CommitRecord record;
   Decision& decision = record.decision;
-  decision.version = Version{options.generation, commit.Next()};
+  decision.version = Version{generation, commit.Next()};
   decision.set = number;
   decision.attempt = set.attempt;
   CommitRow row;
@@ -227,7 +227,7 @@ void Chief::Impl::Commit(SetNumber number) {
   row.examples_per_second = rate;
   row.dropped_updates = dropped_updates;
 
-  actions.push_back(AppendLogAction{record});
+  AppendLog(record);
   SendToServers(decision);
   unapplied.push_back(decision);
   const std::int64_t completed_before = ledger->completed_epochs();
@@ -241,7 +241,8 @@ void Chief::Impl::Commit(SetNumber number) {
     }
   }
   actions.push_back(CommitMetricsAction{std::move(row)});
-  MaybeCheckpoint(ledger->completed_epochs() > completed_before);
+  NoteCheckpointDue(ledger->completed_epochs() > completed_before);
+  if (checkpoint_due && !checkpoint && !training_complete()) StartCheckpoint();
 }
 
 // --- granting -------------------------------------------------------------------------------------------------------

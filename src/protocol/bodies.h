@@ -20,12 +20,15 @@
   X(CheckpointDurable, checkpoint_durable) \
   X(StatusReply, status_reply)             \
   X(Configure, configure)                  \
+  X(Continue, continue_)                   \
+  X(ReadDecisions, read_decisions)         \
   X(Members, members)                      \
   X(Seal, seal)                            \
   X(Drop, drop)                            \
   X(Decision, decision)                    \
   X(Snapshot, snapshot)                    \
   X(Configured, configured)                \
+  X(KeptDecisions, kept_decisions)         \
   X(MembersAck, members_ack)               \
   X(Staged, staged)                        \
   X(Sealed, sealed)                        \

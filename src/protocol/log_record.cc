@@ -62,6 +62,26 @@ void Map(D& d, In<D, EndRecord> m, Out<D, pb_log::EndRecord> p) {
   EK_VALUE(message);
 }
 
+template <class D>
+void Map(D& d, In<D, SegmentRecord> m, Out<D, pb_log::SegmentRecord> p) {
+  EK_MESSAGE(version);
+  EK_VALUE(job_id);
+  EK_VALUE(last_generation);
+  EK_VALUE(last_incarnation);
+  EK_VALUE(samples_committed);
+  EK_VALUE(generation);
+  EK_LIST(rollbacks);
+  EK_MESSAGE(layout);
+  EK_VALUE(membership_epoch);
+  EK_LIST(members);
+  EK_VALUES(clocks);
+  if constexpr (!D::kEncode) {
+    if (m.clocks.size() != m.members.size()) {
+      d.Fail("clocks", absl::StrCat("has ", m.clocks.size(), " entries for ", m.members.size(), " members"));
+    }
+  }
+}
+
 }  // namespace wire
 
 namespace {
@@ -77,7 +97,8 @@ constexpr std::uint32_t kMaxRecordBytes = 1u << 28;
   X(RollbackRecord, rollback, Rollback)       \
   X(CommitRecord, commit, Commit)             \
   X(CheckpointRecord, checkpoint, Checkpoint) \
-  X(EndRecord, end, End)
+  X(EndRecord, end, End)                      \
+  X(SegmentRecord, segment, Segment)
 
 void AppendLittleEndian(std::uint32_t value, std::string& out) {
   for (int shift = 0; shift < 32; shift += 8) out.push_back(static_cast<char>(value >> shift));
@@ -147,6 +168,12 @@ std::string EncodeLogRecord(const LogRecord& record) {
   AppendLittleEndian(Crc32c(AsBytes(body)), frame);
   frame += body;
   return frame;
+}
+
+absl::StatusOr<LogRecord> DecodeFirstRecord(std::span<const std::byte> bytes) {
+  std::span<const std::byte> record = WholeRecord(bytes, 0);
+  if (record.empty()) return absl::DataLossError("[commit log] no whole record at its beginning");
+  return DecodeRecord(record);
 }
 
 absl::StatusOr<DecodedLog> DecodeLog(std::span<const std::byte> bytes) {

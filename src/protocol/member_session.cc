@@ -224,10 +224,15 @@ void MemberSession::State::OnMessage(std::uint64_t from, Message message) {
     MutexLock lock(mutex);
     if (from != attempt || ended) return;
     if (message.envelope.term < envelope.term) return;
-    envelope.term = message.envelope.term;
-    envelope.generation = std::max(envelope.generation, message.envelope.generation);
-    envelope.layout = std::max(envelope.layout, message.envelope.layout);
-    envelope.membership_epoch = std::max(envelope.membership_epoch, message.envelope.membership_epoch);
+    // A newer term is spoken only once it has said who this member is: its numbers are its own.
+    const bool same_term = message.envelope.term == envelope.term;
+    if (same_term || std::holds_alternative<Welcome>(message.body)) {
+      envelope.term = message.envelope.term;
+      envelope.generation = std::max(envelope.generation, message.envelope.generation);
+      envelope.layout = std::max(envelope.layout, message.envelope.layout);
+      if (!same_term) envelope.membership_epoch = MembershipEpoch{};
+      envelope.membership_epoch = std::max(envelope.membership_epoch, message.envelope.membership_epoch);
+    }
     if (const auto* welcome = std::get_if<Welcome>(&message.body)) {
       envelope.job_id = welcome->job_id;
       envelope.sender = welcome->incarnation;

@@ -133,6 +133,15 @@ void Map(D& d, In<D, BlockNorm> m, Out<D, pb::BlockNorm> p) {
 // --------------------------------------------------------------------------------------------------------- bodies
 
 template <class D>
+void Map(D& d, In<D, Holding> m, Out<D, pb::Holding> p) {
+  EK_VALUE(layout);
+  EK_VALUE(server);
+  EK_VALUE(servers);
+  EK_MESSAGE(decided);
+  EK_VALUE(hash);
+  EK_VALUE(applied);
+}
+template <class D>
 void Map(D& d, In<D, Join> m, Out<D, pb::Join> p) {
   EK_ENUM(role, pb::Role, Role::kEvaluator);
   EK_VALUE(name);
@@ -145,6 +154,7 @@ void Map(D& d, In<D, Join> m, Out<D, pb::Join> p) {
   EK_VALUE(data_statistics_json);
   EK_LIST(tensors);
   EK_VALUE(compute_fingerprint);
+  EK_MESSAGE(holding);
 }
 template <class D>
 void Map(D& d, In<D, Ready> m, Out<D, pb::Ready> p) {}
@@ -258,6 +268,14 @@ void Map(D& d, In<D, Configure> m, Out<D, pb::Configure> p) {
   EK_MESSAGE(version);
 }
 template <class D>
+void Map(D& d, In<D, Continue> m, Out<D, pb::Continue> p) {
+  EK_MESSAGE(version);
+}
+template <class D>
+void Map(D& d, In<D, ReadDecisions> m, Out<D, pb::ReadDecisions> p) {
+  EK_MESSAGE(after);
+}
+template <class D>
 void Map(D& d, In<D, Members> m, Out<D, pb::Members> p) {
   EK_VALUE(epoch);
   EK_VALUE(full);
@@ -286,6 +304,10 @@ void Map(D& d, In<D, Configured> m, Out<D, pb::Configured> p) {
   EK_VALUE(server);
   EK_MESSAGE(version);
   EK_VALUE(owned_floats);
+}
+template <class D>
+void Map(D& d, In<D, KeptDecisions> m, Out<D, pb::KeptDecisions> p) {
+  EK_LIST(decisions);
 }
 template <class D>
 void Map(D& d, In<D, MembersAck> m, Out<D, pb::MembersAck> p) {

@@ -132,6 +132,7 @@ Actions Server::OnSnapshotWritten(const SnapshotDone& done, TimePoint now) {
   if (ended_ || !snapshotting_ || *snapshotting_ != done.version) return Take(now);
   snapshotting_.reset();
   last_snapshot_ = done;
+  MaybeConfirmContinue();
   if (!done.error.empty()) {
     Say(LogLevel::kError, absl::StrCat("snapshot of ", ToString(done.version), " failed: ", done.error));
   }

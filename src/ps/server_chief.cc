@@ -38,6 +38,8 @@ Actions Server::OnChiefMessage(const Message& message, TimePoint now) {
                  [&](const Welcome& body) { OnWelcome(envelope, body); },
                  [&](const Refuse& body) { OnRefuse(body); },
                  [&](const Configure& body) { OnConfigure(envelope, body); },
+                 [&](const Continue& body) { here([&] { OnContinue(body); }); },
+                 [&](const ReadDecisions& body) { here([&] { OnReadDecisions(body); }); },
                  [&](const Members& body) { OnMembers(body); },
                  [&](const Seal& body) { here([&] { OnSeal(body); }); },
                  [&](const Drop& body) { here([&] { OnDrop(body); }); },
@@ -102,17 +104,69 @@ void Server::StartTerm(Term term) {
   fenced_.clear();
   fenced_order_.clear();
   pending_acks_.clear();
-  sets_.clear();
   future_.clear();
   future_snapshots_.clear();
+  continue_owed_ = false;
+  // The former chief may have decided what is sealed here: it stays until the new one has resent what it knows.
   std::vector<Incarnation> all;
   for (auto& [incarnation, worker] : workers_) {
     worker.live = false;
-    worker.staging.reset();
+    if (worker.staging && !worker.staging->complete) worker.staging.reset();
     worker.next_sequence = 0;
     all.push_back(incarnation);
   }
   for (Incarnation incarnation : all) MaybeReleaseSlot(incarnation);
+}
+
+Holding Server::Holds() const {
+  if (!configured_) return Holding{};
+  return Holding{.layout = layout_number_,
+                 .server = place_.server,
+                 .servers = place_.layout->servers(),
+                 .decided = Version{generation_, decided_},
+                 .hash = chain_known_ ? decided_hash_ : 0,
+                 .applied = published_.commit};
+}
+
+void Server::OnReadDecisions(const ReadDecisions& request) {
+  constexpr std::size_t kPerMessage = 256;
+  KeptDecisions kept;
+  for (const Decision& decision : kept_) {
+    if (decision.version <= request.after) continue;
+    kept.decisions.push_back(decision);
+    if (kept.decisions.size() == kPerMessage) ToChief(std::exchange(kept, {}));
+  }
+  ToChief(std::move(kept));  // perhaps empty: an answer all the same
+}
+
+void Server::OnContinue(const Continue& order) {
+  if (order.version != Version{generation_, decided_}) {
+    Fail(absl::InternalError(absl::StrCat("[ps] the chief goes on from ", ToString(order.version),
+                                          ", but the newest decision here is ",
+                                          ToString(Version{generation_, decided_}))));
+    return;
+  }
+  if (place_term_ != term_) {
+    place_term_ = term_;
+    std::vector<Incarnation> all;
+    for (auto& [incarnation, worker] : workers_) {
+      worker.staging.reset();
+      all.push_back(incarnation);
+    }
+    for (Incarnation incarnation : all) MaybeReleaseSlot(incarnation);
+    sets_.clear();
+    Say(LogLevel::kInfo, absl::StrCat("goes on from ", ToString(order.version)));
+  }
+  start_version_ = order.version;
+  continue_owed_ = true;
+  MaybeConfirmContinue();
+}
+
+// A snapshot for an earlier chief would be in the way of the first one that this chief asks for.
+void Server::MaybeConfirmContinue() {
+  if (!continue_owed_ || snapshotting_) return;
+  continue_owed_ = false;
+  SendConfigured();
 }
 
 void Server::OnWelcome(const Envelope& envelope, const Welcome& welcome) {
@@ -220,6 +274,7 @@ void Server::ResetPlace() {
     session.pulls.clear();
   }
   sets_.clear();
+  continue_owed_ = false;
   norms_in_flight_.clear();
   applying_.clear();
   future_.clear();
@@ -241,7 +296,7 @@ void Server::SendConfigured() {
 
 // What the chief may have missed while its stream was down.
 void Server::Resend() {
-  if (!configured_) return;
+  if (!configured_ || place_term_ != term_) return;
   for (const auto& [incarnation, worker] : workers_) {
     if (worker.staging && worker.staging->complete) SendStaged(*worker.staging);
   }

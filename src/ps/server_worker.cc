@@ -48,7 +48,10 @@ std::optional<Server::Refusal> Server::CheckIncarnation(const Envelope& envelope
   auto it = workers_.find(envelope.sender);
   if (it != workers_.end() && it->second.live) return std::nullopt;
   const std::string who = absl::StrCat("incarnation ", envelope.sender.value());
-  if (it != workers_.end() || fenced_.contains(envelope.sender)) {
+  if (it != workers_.end() && !fenced_.contains(envelope.sender)) {
+    return Refusal{RefuseReason::kRetry, absl::StrCat(who, " has not been admitted under this term yet")};
+  }
+  if (fenced_.contains(envelope.sender)) {
     return Refusal{RefuseReason::kStaleIncarnation, absl::StrCat(who, " has been fenced")};
   }
   if (envelope.sender > highest_seen_ || envelope.membership_epoch > members_epoch_) {

@@ -51,12 +51,17 @@ class ChiefRunner {
     ChiefRunner& runner;
     SessionId session;
   };
-  using DiskWork = std::variant<SyncLogAction, WriteManifestAction, CommitMetricsAction>;
+  struct SyncFormerLog {
+    std::shared_ptr<WritableFile> log;  // work in a queue is copied
+  };
+  using DiskWork = std::variant<SyncLogAction, SyncFormerLog, WriteManifestAction, CommitMetricsAction>;
 
   absl::Status Prepare();
   template <class Event>
   void Deliver(Event&& event);
   void Perform(ChiefAction& action);
+  void CutLog();
+  void NoteOutputError(const absl::Status& status);
   void Forget(SessionId session);
   void RunTimer();
   void RunDisk();
@@ -70,11 +75,15 @@ class ChiefRunner {
   Storage& storage_;
   const Clock& clock_;
   StopSource& stop_;
-  std::unique_ptr<WritableFile> log_;
   std::unique_ptr<ChiefOutputs> outputs_;
+  Term term_;
+
+  // Of whoever performs actions.
+  std::uint64_t segment_ = 0;
 
   Mutex mutex_;
   CondVar changed_;
+  std::shared_ptr<WritableFile> log_;  // replaced under the mutex by whoever performs; work for the disk shares it
   std::unique_ptr<Chief> chief_ ABSL_GUARDED_BY(mutex_);
   // Actions are performed in order, outside the mutex, by whichever thread finds nobody doing it.
   std::deque<ChiefAction> pending_ ABSL_GUARDED_BY(mutex_);
@@ -91,7 +100,6 @@ class ChiefRunner {
 
 absl::Status ChiefRunner::Prepare() {
   EK_ASSIGN_OR_RETURN(JobFolder folder, ReadJobFolder(storage_, options_.model_dir));
-  LogHistory& history = folder.history;
   ChiefOptions chief;
   chief.experiment = options_.experiment;
   chief.model_dir = options_.model_dir;
@@ -99,29 +107,20 @@ absl::Status ChiefRunner::Prepare() {
   chief.listed_workers = options_.listed_workers;
   chief.batch_sizes = options_.batch_sizes;
   chief.expects_evaluator = options_.expects_evaluator;
-  chief.job_id = history.job_id;
-  if (chief.job_id.empty()) chief.job_id = absl::StrFormat("%016x%016x", RandomNonce(), RandomNonce());
-  chief.last_incarnation = history.last_incarnation;
-  std::int64_t committed = 0;
-  for (const auto& [version, samples] : history.commits) committed += samples;
-  if (folder.newest) {
-    chief.samples_rolled_back = std::max<std::int64_t>(0, committed - folder.newest->samples_trained);
-    const bool same = folder.newest->spec_hash == options_.experiment.spec_hash;
-    if (folder.newest->final && same && history.end && history.end->status == "finished") {
-      chief.finished_before = *history.end;
-    }
-  }
+  chief.new_job_id = absl::StrFormat("%016x%016x", RandomNonce(), RandomNonce());
   std::optional<std::int64_t> resumed;
-  if (!history.job_id.empty()) {
-    resumed = folder.newest ? static_cast<std::int64_t>(folder.newest->version.commit.value()) : 0;
+  if (!folder.history.job_id.empty()) {
+    CommitNumber last = folder.newest ? folder.newest->version.commit : CommitNumber(0);
+    if (!folder.history.commits.empty()) last = std::max(last, folder.history.commits.back().version.commit);
+    resumed = static_cast<std::int64_t>(last.value());
   }
-  chief.resume = std::move(folder.newest);
-  EK_ASSIGN_OR_RETURN(ClaimedTerm claim, ClaimTerm(storage_, options_.model_dir, history.last_term));
+  EK_ASSIGN_OR_RETURN(ClaimedTerm claim, ClaimTerm(storage_, options_.model_dir, folder.history.last_term));
   log_ = std::move(claim.log);
   EK_RETURN_IF_ERROR(storage_.SyncFolder(options_.model_dir));
-  chief.term = claim.term;
-  chief.generation = FirstGeneration(history, claim.term);
-  if (!chief.finished_before) {
+  chief.term = term_ = claim.term;
+  chief.history = std::move(folder.history);
+  chief.resume = std::move(folder.newest);
+  if (!FinishedBefore(chief)) {
     EK_ASSIGN_OR_RETURN(outputs_, ChiefOutputs::Open(storage_, options_.model_dir, clock_, resumed));
   }
   MutexLock lock(mutex_);
@@ -174,12 +173,9 @@ void ChiefRunner::Perform(ChiefAction& action) {
     stream->Close();
   } else if (auto* append = std::get_if<AppendLogAction>(&action)) {
     const std::string bytes = EncodeLogRecord(append->record);
-    absl::Status status = log_->Append(std::as_bytes(std::span(bytes)));
-    if (!status.ok()) {
-      MutexLock lock(mutex_);
-      if (output_error_.ok()) output_error_ = Annotate(status, "commit log");
-      changed_.NotifyAll();
-    }
+    NoteOutputError(Annotate(log_->Append(std::as_bytes(std::span(bytes))), "commit log"));
+  } else if (std::holds_alternative<CutLogAction>(action)) {
+    CutLog();
   } else if (auto* line = std::get_if<LogLineAction>(&action)) {
     Log(line->level, line->text);
   } else if (auto* end = std::get_if<EndAction>(&action)) {
@@ -194,6 +190,23 @@ void ChiefRunner::Perform(ChiefAction& action) {
     if (auto* row = std::get_if<CommitMetricsAction>(&action)) disk_.push_back(std::move(*row));
     changed_.NotifyAll();
   }
+}
+
+void ChiefRunner::CutLog() {
+  const std::string path = JoinPath(options_.model_dir, LogFileName(term_, ++segment_));
+  auto opened = storage_.Open(path, Storage::Create::kExclusive);
+  if (!opened.ok()) return NoteOutputError(Annotate(opened.status(), "commit log"));
+  MutexLock lock(mutex_);
+  disk_.push_back(SyncFormerLog{std::move(log_)});
+  log_ = *std::move(opened);
+  changed_.NotifyAll();
+}
+
+void ChiefRunner::NoteOutputError(const absl::Status& status) {
+  if (status.ok()) return;
+  MutexLock lock(mutex_);
+  if (output_error_.ok()) output_error_ = status;
+  changed_.NotifyAll();
 }
 
 void ChiefRunner::Forget(SessionId session) {
@@ -248,27 +261,31 @@ void ChiefRunner::RunDisk() {
     }
     if (work) DoDiskWork(*work);
     if (!flush || !outputs_) continue;
-    if (absl::Status status = outputs_->Flush(); !status.ok()) {
-      MutexLock lock(mutex_);
-      if (output_error_.ok()) output_error_ = status;
-      changed_.NotifyAll();
-    }
+    NoteOutputError(outputs_->Flush());
   }
 }
 
 void ChiefRunner::DoDiskWork(DiskWork& work) {
   absl::Status status;
-  if (std::holds_alternative<SyncLogAction>(work)) status = log_->Sync();
+  if (std::holds_alternative<SyncLogAction>(work)) {
+    std::shared_ptr<WritableFile> log;
+    {
+      MutexLock lock(mutex_);
+      log = log_;
+    }
+    status = log->Sync();
+  }
+  if (auto* former = std::get_if<SyncFormerLog>(&work)) {
+    status = former->log->Sync();
+    if (status.ok()) status = storage_.SyncFolder(options_.model_dir);
+  }
   if (auto* row = std::get_if<CommitMetricsAction>(&work)) status = outputs_->Write(row->row);
   if (auto* write = std::get_if<WriteManifestAction>(&work)) {
     const Version version = write->manifest.version;
     const absl::Status written = WriteAndPrune(write->manifest);
     Deliver([&](Chief& chief, TimePoint now) { return chief.OnManifestWritten(version, written, now); });
   }
-  if (status.ok()) return;
-  MutexLock lock(mutex_);
-  if (output_error_.ok()) output_error_ = status;
-  changed_.NotifyAll();
+  NoteOutputError(status);
 }
 
 absl::Status ChiefRunner::WriteAndPrune(const Manifest& manifest) {

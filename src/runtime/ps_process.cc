@@ -256,18 +256,21 @@ absl::Status PsProcess::Listen() {
 void PsProcess::Connect() {
   std::uint64_t connection = 0;
   Message join;
+  Holding holding;
   {
     MutexLock lock(mutex_);
     connection = ++connection_;
     chief_open_ = true;
     join.envelope = server_.MakeEnvelope();
+    holding = server_.Holds();
   }
   join.body = Join{.role = Role::kPs,
                    .name = options_.name,
                    .index = options_.index,
                    .nonce = nonce_,
                    .experiment_json = options_.experiment_json,
-                   .address = address_};
+                   .address = address_,
+                   .holding = holding};
   std::shared_ptr<Stream> stream =
       transport_.Connect(Service::kChief, options_.chief_address,
                          std::make_shared<ChiefHandler>(shared_from_this(), connection), options_.connect_timeout);

@@ -1,6 +1,7 @@
 #include "sim/chief_process.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -25,35 +26,21 @@ ChiefProcess::ChiefProcess(Environment& environment, std::uint64_t life)
 // As runtime's chief prepares itself from its model_dir.
 ChiefOptions ChiefProcess::MakeOptions(Environment& environment) {
   JobDisk& disk = environment.disk;
-  const LogHistory history = SummarizeLog(disk.Records());
   ChiefOptions options;
+  std::tie(options.history, options.resume) = disk.History();
   options.experiment = environment.experiment;
   options.model_dir = "model";
   options.servers = environment.scenario.servers;
   for (std::uint32_t i = 0; i < environment.scenario.workers; ++i) {
     options.listed_workers.push_back(absl::StrCat("worker:", i));
   }
-  options.last_incarnation = history.last_incarnation;
-  std::int64_t committed = 0;
-  for (const auto& [version, samples] : history.commits) committed += samples;
-  if (!disk.manifests.empty()) {
-    options.resume = disk.manifests.rbegin()->second;
-    options.samples_rolled_back = std::max<std::int64_t>(0, committed - options.resume->samples_trained);
-    if (options.resume->final && history.end && history.end->status == "finished") {
-      options.finished_before = *history.end;
-    }
-  }
   options.term = disk.ClaimTerm();
-  options.generation = FirstGeneration(history, options.term);
-  options.job_id = history.job_id;
-  if (options.job_id.empty()) {
-    options.job_id = absl::StrFormat("%032x", MixKey(environment.scenario.seed, options.term.value()));
-  }
+  options.new_job_id = absl::StrFormat("%032x", MixKey(environment.scenario.seed, options.term.value()));
   return options;
 }
 
 void ChiefProcess::Start() {
-  if (!options_.finished_before) environment_.invariants.ChiefStarts(options_);
+  environment_.invariants.ChiefStarts(options_);
   Take(chief_->Start(environment_.scheduler.now(), 1'700'000'000'000));
 }
 
@@ -100,6 +87,8 @@ void ChiefProcess::Take(ChiefActions actions) {
     } else if (auto* append = std::get_if<AppendLogAction>(&action)) {
       environment_.invariants.LogAppended(append->record);
       environment_.disk.Append(std::move(append->record));
+    } else if (std::holds_alternative<CutLogAction>(action)) {
+      OnDisk([this, records = environment_.disk.appended()] { environment_.disk.Sync(records); });
     } else if (std::holds_alternative<SyncLogAction>(action)) {
       OnDisk([this] { environment_.disk.Sync(); });
     } else if (auto* write = std::get_if<WriteManifestAction>(&action)) {

@@ -42,33 +42,55 @@ void Invariants::ChiefStarts(const ChiefOptions& options) {
     Break(absl::StrCat("terms go back: ", options.term.value(), " starts after ", term_.value()));
   }
   term_ = options.term;
-  std::optional<std::pair<Term, Version>> base;
-  if (options.resume) base.emplace(options.resume->term, options.resume->version);
-  StartGeneration(options.generation, base);
   admitted_.clear();
   fenced_.clear();
   fenced_in_.clear();
   welcomed_.clear();
   decided_sets_.clear();
+  grants_.clear();
+  const LogHistory& log = options.history;
+  for (const auto& [incarnation, member] : log.members) admitted_[incarnation] = Clock{member.clock};
+  if (log.generation == Generation{}) return StartGeneration(log.NewGeneration(term_), std::nullopt);
+  // Where the log ends. Its machine may have lost more; servers that live may still have it.
+  generation_ = log.generation;
+  line_term_ = LineTerm(generation_, term_);
+  const auto& base = lines_.at({line_term_, generation_}).base;
+  start_ = base ? base->second.commit : CommitNumber(0);
+  CommitNumber last = start_;
+  if (options.resume && options.resume->version.generation == generation_) last = options.resume->version.commit;
+  if (!log.commits.empty()) last = std::max(last, log.commits.back().version.commit);
+  RestoreHistory(HistoryUpTo(line_term_, Version{generation_, last}), last);
 }
 
-// What lies behind the checkpoint is void, and so is every ticket.
-void Invariants::StartGeneration(Generation generation, const std::optional<std::pair<Term, Version>>& base) {
-  generation_ = generation;
-  start_ = base ? base->second.commit : CommitNumber(0);
-  history_.clear();
-  if (base) history_ = HistoryUpTo(base->first, base->second);
-  if (history_.size() != start_.value()) {
-    Break(absl::StrCat("commit ", start_.value(), " is restored, but only ", history_.size(), " commits lead there"));
+void Invariants::RestoreHistory(std::vector<Commit> history, CommitNumber last) {
+  history_ = std::move(history);
+  if (history_.size() != last.value()) {
+    Break(absl::StrCat("commit ", last.value(), " is gone back to, but only ", history_.size(), " commits lead there"));
   }
-  lines_[{term_, generation_}] = Line{base, {}};
   chain_hash_ = history_.empty() ? 0 : history_.back().decision.hash;
   spent_.clear();
   spent_samples_.clear();
   for (const Commit& commit : history_) {
     for (const CommittedUpdate& update : commit.decision.updates) Spend(update);
   }
+}
+
+// What lies behind the checkpoint is void, and so is every ticket.
+void Invariants::StartGeneration(Generation generation, const std::optional<std::pair<Term, Version>>& base) {
+  generation_ = generation;
+  line_term_ = term_;
+  start_ = base ? base->second.commit : CommitNumber(0);
+  RestoreHistory(base ? HistoryUpTo(base->first, base->second) : std::vector<Commit>(), start_);
+  lines_[{term_, generation_}] = Line{base, {}};
   grants_.clear();
+}
+
+Term Invariants::LineTerm(Generation generation, Term term) const {
+  Term found;
+  for (const auto& [key, line] : lines_) {
+    if (key.second == generation && key.first <= term) found = key.first;
+  }
+  return found;
 }
 
 std::vector<Invariants::Commit> Invariants::HistoryUpTo(Term term, const Version& version) const {
@@ -83,7 +105,6 @@ std::vector<Invariants::Commit> Invariants::HistoryUpTo(Term term, const Version
 }
 
 void Invariants::OnRollback(const RollbackRecord& record) {
-  if (record.generation == generation_ && record.checkpoint.commit == start_) return;  // the chief's start
   if (record.generation <= generation_) {
     return Break(absl::StrCat("generations go back: from ", generation_.value(), " to ", record.generation.value()));
   }
@@ -94,7 +115,7 @@ void Invariants::OnRollback(const RollbackRecord& record) {
       return Break(
           absl::StrCat("the job rolls back to ", CheckpointName(record.checkpoint), ", which was not written"));
     }
-    base.emplace(it->second, record.checkpoint);
+    base.emplace(LineTerm(record.checkpoint.generation, term_), record.checkpoint);
   }
   StartGeneration(record.generation, base);
 }
@@ -188,12 +209,10 @@ void Invariants::LogAppended(const LogRecord& record) {
 void Invariants::OnCommit(const CommitRecord& record) {
   const Decision& decision = record.decision;
   const std::string name = absl::StrCat("decision ", ToString(decision.version));
+  if (IsAdopted(decision)) return;
   ++commits_;
   if (decision.version != Version{generation_, CommitNumber(history_.size() + 1)}) {
     return Break(absl::StrCat(name, " follows commit ", history_.size(), " of generation ", generation_.value()));
-  }
-  if (decision.previous_hash != chain_hash_ || decision.hash != HashDecision(decision)) {
-    Break(absl::StrCat(name, " breaks the hash chain"));
   }
   const auto members = static_cast<std::int64_t>(admitted_.size());
   if (members < experiment_.membership.workers_min) {
@@ -221,11 +240,37 @@ void Invariants::OnCommit(const CommitRecord& record) {
     Break(
         absl::StrCat(name, " covers ", samples, " samples; the global batch is ", experiment_.train.global_batch_size));
   }
+  if (decision.previous_hash != chain_hash_ || decision.hash != HashDecision(decision)) {
+    Break(absl::StrCat(name, " breaks the hash chain"));
+  }
   chain_hash_ = decision.hash;
   const std::uint64_t before = FingerprintAt(CommitNumber(history_.size()));
   history_.push_back(Commit{decision, NextFingerprint(before, decision)});
-  lines_[{term_, generation_}].commits.push_back(history_.back());
+  lines_[{line_term_, generation_}].commits.push_back(history_.back());
   CheckSpread();
+}
+
+// A restarted chief writes again what its log has lost; or it decides anew, if no server has it.
+bool Invariants::IsAdopted(const Decision& decision) {
+  std::vector<Commit>& line = lines_[{line_term_, generation_}].commits;
+  const std::size_t at = history_.size() - start_.value();
+  if (at >= line.size()) return false;
+  if (line[at].decision == decision) {
+    history_.push_back(line[at]);
+    chain_hash_ = decision.hash;
+    for (const CommittedUpdate& update : decision.updates) {
+      Spend(update);
+      if (auto clock = admitted_.find(update.update.incarnation); clock != admitted_.end()) ++clock->second.commits;
+    }
+    return true;
+  }
+  for (std::uint32_t server = 0; server < servers_.size(); ++server) {
+    if (!IsCurrent(servers_[server]) || servers_[server].version < line[at].decision.version) continue;
+    Break(absl::StrCat("decision ", ToString(decision.version), " is made anew, but ", Name(server),
+                       " has applied another one"));
+  }
+  line.resize(at);
+  return false;
 }
 
 void Invariants::CheckUpdate(const CommittedUpdate& update, const Decision& decision) {
@@ -272,7 +317,8 @@ void Invariants::Spend(const CommittedUpdate& update) {
 void Invariants::CheckpointWritten(const Manifest& manifest, const std::vector<std::uint64_t>& part_fingerprints) {
   const std::string name = absl::StrCat("checkpoint ", CheckpointName(manifest.version));
   // One that was under way when the job rolled back holds a line that ended; it is whole all the same.
-  const std::vector<Commit> history = HistoryUpTo(manifest.term, manifest.version);
+  const std::vector<Commit> history =
+      HistoryUpTo(LineTerm(manifest.version.generation, manifest.term), manifest.version);
   if (history.size() != manifest.version.commit.value()) {
     return Break(absl::StrCat(name, " has no history: ", history.size(), " commits"));
   }
@@ -281,7 +327,7 @@ void Invariants::CheckpointWritten(const Manifest& manifest, const std::vector<s
   for (std::uint64_t fingerprint : part_fingerprints) {
     if (fingerprint != expected) Break(absl::StrCat(name, " holds other parameters than the log says"));
   }
-  checkpoints_[manifest.version] = manifest.term;
+  checkpoints_.insert(manifest.version);
   std::int64_t samples = 0;
   for (const Commit& commit : history) samples += commit.decision.samples;
   if (samples != manifest.samples_trained) {

@@ -88,13 +88,17 @@ class Invariants {
     CommitNumber bound_at;
   };
 
+  void RestoreHistory(std::vector<Commit> history, CommitNumber last);
   void StartGeneration(Generation generation, const std::optional<std::pair<Term, Version>>& base);
+  // The term in which the generation began, of those up to `term`; another one may have begun it again after a crash.
+  Term LineTerm(Generation generation, Term term) const;
   std::vector<Commit> HistoryUpTo(Term term, const Version& version) const;
   bool IsCurrent(const Server& server) const {
-    return server.holds && server.held_in == term_ && server.version.generation == generation_;
+    return server.holds && server.held_in == line_term_ && server.version.generation == generation_;
   }
   void OnRollback(const RollbackRecord& record);
   void OnCommit(const CommitRecord& record);
+  bool IsAdopted(const Decision& decision);
   void CheckUpdate(const CommittedUpdate& update, const Decision& decision);
   void OnGrant(UpdateId update, bool bound, const Version& version);
   void Spend(const CommittedUpdate& update);
@@ -108,11 +112,12 @@ class Invariants {
 
   // The history that survives.
   Term term_;
+  Term line_term_;  // in which this generation began
   Generation generation_;
   CommitNumber start_;           // of this generation
   std::vector<Commit> history_;  // commit n at n - 1
   std::map<std::pair<Term, Generation>, Line> lines_;  // every one there ever was
-  std::map<Version, Term> checkpoints_;
+  std::set<Version> checkpoints_;
   std::vector<std::vector<bool>> spent_;     // by epoch and position
   std::vector<std::int64_t> spent_samples_;  // by epoch
   std::uint64_t chain_hash_ = 0;

@@ -1,5 +1,6 @@
 #include "sim/job_disk.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "evenkeel/core/status.h"
@@ -13,7 +14,7 @@ Term JobDisk::ClaimTerm() {
 
 void JobDisk::Append(LogRecord record) { logs_.back().records.push_back(std::move(record)); }
 
-void JobDisk::Sync() { logs_.back().synced = logs_.back().records.size(); }
+void JobDisk::Sync(std::size_t records) { logs_.back().synced = std::max(logs_.back().synced, records); }
 
 absl::Status JobDisk::Crash(double share, std::uint64_t torn_bytes) {
   if (logs_.empty()) return absl::OkStatus();
@@ -39,6 +40,23 @@ std::vector<LogRecord> JobDisk::Records() const {
   std::vector<LogRecord> all;
   for (const TermLog& log : logs_) all.insert(all.end(), log.records.begin(), log.records.end());
   return all;
+}
+
+std::pair<LogHistory, std::optional<Manifest>> JobDisk::History() const {
+  const std::vector<LogRecord> records = Records();
+  for (auto manifest = manifests.rbegin(); manifest != manifests.rend(); ++manifest) {
+    std::size_t begin = records.size();
+    while (begin > 0) {
+      const auto* segment = std::get_if<SegmentRecord>(&records[--begin]);
+      if (segment != nullptr && segment->version == manifest->first) break;
+    }
+    LogHistory history;
+    for (std::size_t i = begin; i < records.size(); ++i) history.Add(records[i]);
+    if (history.Survives(manifest->first)) return {std::move(history), manifest->second};
+  }
+  LogHistory history;
+  for (const LogRecord& record : records) history.Add(record);
+  return {std::move(history), std::nullopt};
 }
 
 }  // namespace evenkeel::sim

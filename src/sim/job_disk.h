@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "evenkeel/chief/chief.h"
@@ -22,13 +24,18 @@ class JobDisk {
   // Claims the next term: its log's name is durable at once, its records are not.
   Term ClaimTerm();
   void Append(LogRecord record);
-  void Sync();
+  void Sync() { Sync(logs_.back().records.size()); }
+  // The first `records` of the newest log.
+  void Sync(std::size_t records);
+  std::size_t appended() const { return logs_.back().records.size(); }
   // The machine stops: the last `share` of the records that were not synced are lost, and the first of those is torn
   // where `torn_bytes`, counted modulo its length, says.
   // Errors: kDataLoss, when what is left cannot be read.
   absl::Status Crash(double share, std::uint64_t torn_bytes);
 
   std::vector<LogRecord> Records() const;
+  // What the log says from the segment on that was begun for the newest checkpoint that survives; that checkpoint.
+  std::pair<LogHistory, std::optional<Manifest>> History() const;
   Term last_term() const { return logs_.empty() ? Term() : logs_.back().term; }
 
   std::map<Version, Manifest> manifests;

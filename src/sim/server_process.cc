@@ -52,6 +52,7 @@ void ServerProcess::Connect() {
   join.index = static_cast<int>(index_);
   join.nonce = nonce_;
   join.address = machine();
+  join.holding = server_.Holds();
   environment_.network.Send(*this, chief_, {server_.MakeEnvelope(), std::move(join)});
 }
 

@@ -127,10 +127,20 @@ void WorkerProcess::OnClosed(SessionId stream) {
 
 void WorkerProcess::OnChief(Message message) {
   if (message.envelope.term < envelope_.term) return;
-  envelope_.term = message.envelope.term;
-  envelope_.generation = std::max(envelope_.generation, message.envelope.generation);
-  envelope_.layout = std::max(envelope_.layout, message.envelope.layout);
-  envelope_.membership_epoch = std::max(envelope_.membership_epoch, message.envelope.membership_epoch);
+  const bool same_term = message.envelope.term == envelope_.term;
+  if (same_term || std::holds_alternative<Welcome>(message.body)) {
+    if (!same_term) {
+      // What the former chief had granted is void.
+      envelope_.membership_epoch = MembershipEpoch{};
+      Supersede();
+      bound_.reset();
+      ahead_.reset();
+    }
+    envelope_.term = message.envelope.term;
+    envelope_.generation = std::max(envelope_.generation, message.envelope.generation);
+    envelope_.layout = std::max(envelope_.layout, message.envelope.layout);
+    envelope_.membership_epoch = std::max(envelope_.membership_epoch, message.envelope.membership_epoch);
+  }
   lost_since_ = kNever;
   backoff_.Reset();
   if (const auto* welcome = std::get_if<Welcome>(&message.body)) {

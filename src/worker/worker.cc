@@ -39,7 +39,7 @@ class Worker {
   // --- callbacks, from the transport's threads
   void OnChiefMessage(Message message);
   void OnServerMessage(int server, Message message, const PayloadIn& payload);
-  void OnWelcome(const Welcome& welcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnWelcome(const Welcome& welcome, Term term) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Supersede() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(const absl::Status& status);
 
@@ -97,6 +97,7 @@ class Worker {
   CondVar changed_;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);  // the job or the session is over
   std::optional<Welcome> welcome_ ABSL_GUARDED_BY(mutex_);
+  Term term_ ABSL_GUARDED_BY(mutex_);  // of the chief that sent it
   bool ready_due_ ABSL_GUARDED_BY(mutex_) = false;  // after each Welcome, once all servers are connected
   std::optional<std::vector<ServerAddress>> moved_servers_ ABSL_GUARDED_BY(mutex_);  // not looked at yet
   bool renewed_ ABSL_GUARDED_BY(mutex_) = false;  // a new incarnation says hello everywhere
@@ -131,7 +132,7 @@ void Worker::Fail(const absl::Status& status) {
 
 // --- callbacks ------------------------------------------------------------------------------------------------------
 
-void Worker::OnWelcome(const Welcome& welcome) {
+void Worker::OnWelcome(const Welcome& welcome, Term term) {
   ready_due_ = true;
   if (welcome_) {
     if (welcome.servers.size() != welcome_->servers.size()) {
@@ -139,15 +140,16 @@ void Worker::OnWelcome(const Welcome& welcome) {
       return;
     }
     moved_servers_ = welcome.servers;
-    if (welcome_->incarnation != welcome.incarnation) {
-      // A restarted chief counts anew: what the one before had granted is void.
-      renewed_ = true;
+    if (welcome_->incarnation != welcome.incarnation) renewed_ = true;
+    if (term_ != term) {
+      // What the chief before this one had granted is void.
       Supersede();
       bound_.reset();
       ahead_.reset();
     }
   }
   welcome_ = welcome;
+  term_ = term;
 }
 
 // A bound ticket follows the outcome of the one before; where that was lost with a broken stream, it stands for it.
@@ -160,7 +162,7 @@ void Worker::OnChiefMessage(Message message) {
   {
     MutexLock lock(mutex_);
     if (auto* welcome = std::get_if<Welcome>(&message.body)) {
-      OnWelcome(*welcome);
+      OnWelcome(*welcome, message.envelope.term);
     } else if (auto* admitted = std::get_if<Admitted>(&message.body)) {
       say = absl::StrCat("admitted with rank ", admitted->rank.value());
     } else if (auto* waiting = std::get_if<Waiting>(&message.body)) {

@@ -61,9 +61,9 @@ TEST_CASE("a term's generation is above those that a lost end of the log may hav
   // Terms 1 and 2 have been; of the latter nothing is left but the log's name.
   LogHistory history;
   history.last_generation = Generation(1);
-  CHECK(evenkeel::FirstGeneration(history, Term(3)) == Generation(3));
+  CHECK(history.NewGeneration(Term(3)) == Generation(3));
   history.last_generation = Generation(9);
-  CHECK(evenkeel::FirstGeneration(history, Term(3)) == Generation(10));
+  CHECK(history.NewGeneration(Term(3)) == Generation(10));
 }
 
 }  // namespace evenkeel::ps

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "evenkeel/checkpoint/checkpoint.h"
+#include "evenkeel/chief/log_history.h"
 #include "evenkeel/config/experiment.h"
 #include "evenkeel/core/clock.h"
 #include "evenkeel/core/ids.h"
@@ -28,10 +29,8 @@
 namespace evenkeel {
 
 struct ChiefOptions {
-  std::string job_id;     // 32 hex digits
-  Term term;              // claimed by the runner
-  Generation generation;  // of the history that starts now
-  Incarnation last_incarnation;  // the highest that any earlier term gave
+  std::string new_job_id;  // 32 hex digits; taken where the log knows no job yet
+  Term term;               // claimed by the runner
   Experiment experiment;
   std::string model_dir;
   std::uint32_t servers = 1;
@@ -39,11 +38,14 @@ struct ChiefOptions {
   std::vector<std::string> listed_workers;
   std::vector<std::int64_t> batch_sizes;  // batch_size_list, as listed_workers; empty: none given
   bool expects_evaluator = false;
-  std::optional<Manifest> resume;         // the checkpoint to go on from
-  std::int64_t samples_rolled_back = 0;   // committed after that checkpoint, in earlier terms
-  // The job had ended well in an earlier term: whoever comes is told so, and nothing is done.
-  std::optional<EndRecord> finished_before;
+  // Of earlier terms. The job goes on from the log's last commit where its servers still hold that, else from the
+  // checkpoint.
+  LogHistory history;
+  std::optional<Manifest> resume;  // the newest checkpoint that `history` lets survive
 };
+
+// The job had ended well in an earlier term: whoever comes is told so, and nothing is done.
+bool FinishedBefore(const ChiefOptions& options);
 
 struct SendAction {
   SessionId session;
@@ -57,6 +59,8 @@ struct AppendLogAction {
   LogRecord record;
 };
 struct SyncLogAction {};
+// A new segment of the log begins with what is appended next. The one before it is synced.
+struct CutLogAction {};
 // Write it, prune older checkpoints, then call OnManifestWritten.
 struct WriteManifestAction {
   Manifest manifest;
@@ -94,7 +98,7 @@ struct EndAction {
   std::optional<Version> final_checkpoint;
   bool finished_before = false;  // in an earlier term; there is no new summary
 };
-using ChiefAction = std::variant<SendAction, CloseAction, AppendLogAction, SyncLogAction, WriteManifestAction,
+using ChiefAction = std::variant<SendAction, CloseAction, AppendLogAction, SyncLogAction, CutLogAction, WriteManifestAction,
                                  CommitMetricsAction, LogLineAction, EndAction>;
 using ChiefActions = std::vector<ChiefAction>;
 
@@ -126,19 +130,5 @@ class Chief {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-// What earlier terms' logs say about a model_dir's job, oldest record first.
-struct LogHistory {
-  std::string job_id;
-  Term last_term;
-  Generation last_generation;
-  Incarnation last_incarnation;
-  std::optional<EndRecord> end;                  // of the newest term, when it ended
-  std::vector<std::pair<Version, std::int64_t>> commits;  // surviving and rolled back: version, samples
-};
-LogHistory SummarizeLog(const std::vector<LogRecord>& records);
-// The generation of a history that starts in `term`: never one that an earlier term started, also where a crash took the
-// end of the log, because a term's number is durable before anything is sent in it.
-Generation FirstGeneration(const LogHistory& history, Term term);
 
 }  // namespace evenkeel

@@ -1,4 +1,4 @@
-// Records of the commit log, chief.wal.TERM: length and CRC-32C (4 bytes each, little endian), then the record's protobuf
+// Records of the commit log, chief.wal.TERM and its segments: length and CRC-32C (4 bytes each, little endian), then the record's protobuf
 // (proto/commit_log.proto). A torn tail is cut.
 #pragma once
 
@@ -61,9 +61,24 @@ struct EndRecord {
   std::string message;
   friend bool operator==(const EndRecord&, const EndRecord&) = default;
 };
+// First in every segment but a term's first: all that a chief must know of the segments before it.
+struct SegmentRecord {
+  Version version;  // newest commit; that of the checkpoint that the segment was begun for
+  std::string job_id;
+  Generation last_generation;
+  Incarnation last_incarnation;
+  std::int64_t samples_committed = 0;  // surviving or not
+  Generation generation;
+  std::vector<RollbackRecord> rollbacks;  // oldest first
+  LayoutRecord layout;
+  MembershipEpoch membership_epoch;
+  std::vector<AdmissionRecord> members;
+  std::vector<std::int64_t> clocks;  // of the members
+  friend bool operator==(const SegmentRecord&, const SegmentRecord&) = default;
+};
 using LogRecord =
     std::variant<TermRecord, AdmissionRecord, FenceRecord, LayoutRecord, RollbackRecord, CommitRecord, CheckpointRecord,
-                 EndRecord>;
+                 EndRecord, SegmentRecord>;
 
 // Frame and record, ready to append.
 std::string EncodeLogRecord(const LogRecord& record);
@@ -75,5 +90,8 @@ struct DecodedLog {
 };
 // Errors: kDataLoss when a damaged record is followed by whole ones (not a torn tail), with its offset.
 absl::StatusOr<DecodedLog> DecodeLog(std::span<const std::byte> bytes);
+
+// The record that `bytes`, a log's beginning, begin with. Errors: kDataLoss when no whole one is there.
+absl::StatusOr<LogRecord> DecodeFirstRecord(std::span<const std::byte> bytes);
 
 }  // namespace evenkeel

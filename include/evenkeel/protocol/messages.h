@@ -30,6 +30,17 @@ struct Envelope {
 
 // --- member -> chief ------------------------------------------------------------------------------------------------
 
+// What a server holds when it joins: a chief that was started again goes on with it.
+struct Holding {
+  LayoutNumber layout;  // 0: nothing
+  ServerIndex server;
+  std::uint32_t servers = 0;
+  Version decided;         // the newest decision it has obeyed
+  std::uint64_t hash = 0;  // of that decision; 0 where it is the version that the server started from
+  CommitNumber applied;
+  friend bool operator==(const Holding&, const Holding&) = default;
+};
+
 // First message on a stream to the chief, repeated after a reconnect with the same nonce.
 struct Join {
   Role role = Role::kWorker;
@@ -38,6 +49,7 @@ struct Join {
   std::uint64_t nonce = 0;   // one life of one process
   std::string experiment_json;  // canonical, so that a mismatch can name the field
   std::string address;       // ps: "host:port" where it serves
+  Holding holding;           // ps
   // Workers: what they read and compute. The first worker's is adopted, the others' compared.
   std::int64_t samples = 0;  // in the training set
   std::string data_fingerprint;
@@ -222,6 +234,19 @@ struct Member {
   friend bool operator==(const Member&, const Member&) = default;
 };
 
+// From a chief that was started again: what the server holds stays. After the decisions that went before it on the
+// stream, everything undecided is void. Answered by Configured.
+struct Continue {
+  Version version;  // of the newest decision
+  friend bool operator==(const Continue&, const Continue&) = default;
+};
+
+// Asks for the decisions after this one that no durable checkpoint covers. Answered by KeptDecisions.
+struct ReadDecisions {
+  Version after;
+  friend bool operator==(const ReadDecisions&, const ReadDecisions&) = default;
+};
+
 // Live workers. `full` replaces the list; else it changes it. Fenced ones are dead for good: what they staged and is not
 // complete is void, their pins end.
 struct Members {
@@ -288,6 +313,12 @@ struct Configured {
   Version version;
   std::int64_t owned_floats = 0;
   friend bool operator==(const Configured&, const Configured&) = default;
+};
+
+// In order; several messages where there are many.
+struct KeptDecisions {
+  std::vector<Decision> decisions;
+  friend bool operator==(const KeptDecisions&, const KeptDecisions&) = default;
 };
 
 struct MembersAck {
@@ -390,8 +421,8 @@ struct PullData {
 
 using Body = std::variant<Join, Ready, Renew, Leave, StepReport, EvalReport, StatusRequest,                      //
                           Welcome, Admitted, Waiting, Ticket, Bind, Outcome, Refuse, JobEnd, CheckpointDurable, StatusReply,  //
-                          Configure, Members, Seal, Drop, Decision, Snapshot,                                    //
-                          Configured, MembersAck, Staged, Sealed, Applied, SnapshotDone,                         //
+                          Configure, Continue, ReadDecisions, Members, Seal, Drop, Decision, Snapshot,           //
+                          Configured, KeptDecisions, MembersAck, Staged, Sealed, Applied, SnapshotDone,                         //
                           Hello, HelloAck, Stage, StageAck, Pull, PullData>;
 
 struct Message {

@@ -164,6 +164,8 @@ class Server {
   bool welcomed() const { return welcomed_; }
   bool ended() const { return ended_; }
   Version published() const { return published_; }
+  // For Join: what a chief that was started again can go on with.
+  Holding Holds() const;
   // Decisions that no durable checkpoint covers yet, oldest first.
   const std::deque<Decision>& kept_decisions() const { return kept_; }
 
@@ -239,6 +241,9 @@ class Server {
   void OnWelcome(const Envelope& envelope, const Welcome& welcome);
   void OnRefuse(const Refuse& refuse);
   void OnConfigure(const Envelope& envelope, const Configure& configure);
+  void OnContinue(const Continue& order);
+  void MaybeConfirmContinue();
+  void OnReadDecisions(const ReadDecisions& request);
   void OnMembers(const Members& members);
   void OnJobEnd(const JobEnd& end);
   void StartTerm(Term term);
@@ -305,7 +310,8 @@ class Server {
   std::uint64_t configuration_ = 0;
   Generation generation_;
   LayoutNumber layout_number_;
-  Term place_term_;  // of the chief that gave us this place
+  Term place_term_;  // of the chief that gave us this place, or goes on with it
+  bool continue_owed_ = false;  // Configured, once no snapshot for an earlier chief is under way
   Place place_;
   Version start_version_;
   std::vector<std::int64_t> stripe_bytes_;  // by bucket

@@ -113,7 +113,7 @@ TEST_CASE("the step in flight when a worker is lost commits the samples it has; 
       std::find_if(commits.begin(), commits.end(), [](const auto& c) { return c.decision.samples < 120; });
   REQUIRE(small != commits.end());
   REQUIRE(small->decision.samples == 80);
-  REQUIRE(small->updates.size() == 2);
+  REQUIRE(small->decision.updates.size() == 2);
   REQUIRE(std::next(small)->decision.samples == 120);
   CheckEveryPositionOnce(cluster, 2000, 1);
 }

@@ -27,9 +27,14 @@ FakeCluster::FakeCluster(const FakeClusterOptions& options) : options_(options),
   REQUIRE(experiment.ok());
   experiment_ = *experiment;
   ChiefOptions chief;
-  chief.job_id = "00000000000000000000000000000001";
+  chief.new_job_id = "00000000000000000000000000000001";
   chief.term = Term(options.resume ? 2 : 1);
-  chief.generation = Generation(options.resume ? 2 : 1);
+  if (options.resume) {
+    chief.history.job_id = chief.new_job_id;
+    chief.history.last_term = Term(1);
+    chief.history.last_generation = chief.history.generation = Generation(1);
+    chief.history.samples_committed = options.resume->samples_trained;
+  }
   chief.experiment = experiment_;
   chief.model_dir = "model";
   chief.servers = static_cast<std::uint32_t>(options.servers);

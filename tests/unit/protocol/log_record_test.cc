@@ -23,6 +23,17 @@ std::vector<LogRecord> SampleRecords() {
       CommitRecord{.decision = SampleDecision()},
       CheckpointRecord{.version = SampleVersion(1)},
       EndRecord{.status = "finished", .message = "m"},
+      SegmentRecord{.version = SampleVersion(1),
+                    .job_id = "j",
+                    .last_generation = Generation(2),
+                    .last_incarnation = Incarnation(3),
+                    .samples_committed = 4,
+                    .generation = Generation(5),
+                    .rollbacks = {{Generation(6), SampleVersion(7)}},
+                    .layout = {LayoutNumber(8), Generation(9), {{"a:1", Incarnation(10)}}},
+                    .membership_epoch = MembershipEpoch(11),
+                    .members = {{Incarnation(12), "worker:0", Rank(13), MembershipEpoch(14), 15, "c"}},
+                    .clocks = {16}},
   };
 }
 

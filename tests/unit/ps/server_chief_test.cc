@@ -248,7 +248,7 @@ TEST_CASE("after a reconnect the chief is told again what is staged, sealed and 
   CHECK(names == std::vector<std::string>{"Staged", "Staged", "Sealed", "Applied", "MembersAck"});
 }
 
-TEST_CASE("a lower term is refused; a higher one voids what is undecided", "[ps]") {
+TEST_CASE("a lower term is refused; one that goes on voids what is undecided", "[ps]") {
   Conversation c;
   c.term = 2;
   c.SetUp();
@@ -259,12 +259,60 @@ TEST_CASE("a lower term is refused; a higher one voids what is undecided", "[ps]
   REQUIRE(c.ToChief<Refuse>().size() == 1);
   CHECK(c.ToChief<Refuse>()[0].reason == RefuseReason::kStaleTerm);
   c.term = 3;
-  c.Chief(Seal{SetNumber(1), 0, {Update(10, 1, 2)}});
-  CHECK(c.ToChief<Sealed>().empty());
   CHECK_FALSE(c.Put(10, {.update = Update(10, 0, 3), .bucket = 0}));
   CHECK(c.ToWorker<Refuse>(10).back().reason == RefuseReason::kRetry);  // the new chief has not named the living yet
   c.Chief(Members{MembershipEpoch(1), true, {{Incarnation(10), "worker:0"}}, {}});
+  c.Chief(Continue{At(0)});
+  REQUIRE(c.ToChief<Configured>().size() == 1);
+  c.Chief(Seal{SetNumber(1), 0, {Update(10, 1, 2)}});
+  CHECK(c.ToChief<Sealed>().empty());
   CHECK(c.Put(10, {.update = Update(10, 0, 3), .bucket = 0}));  // sequences count anew within a term
+}
+
+TEST_CASE("a restarted chief decides again what the former one had decided and this server not heard", "[ps]") {
+  Conversation c;
+  c.SetUp();
+  c.StageAll(10, Update(10, 1));
+  c.Chief(Seal{SetNumber(1), 0, {Update(10, 1)}});
+  REQUIRE(c.ToChief<Sealed>().size() == 1);
+  const Decision decision = c.Decide(1, 1, {Update(10, 1)});
+  CHECK(c.server.Holds().decided == At(0));
+  CHECK(c.server.Holds().hash == 0);
+  c.term = 2;
+  c.Chief(Welcome{.incarnation = Incarnation(1), .job_id = kJob, .renew_ms = 1000});
+  c.Chief(Members{MembershipEpoch(1), true, {{Incarnation(10), "worker:0"}}, {}});
+  c.Chief(decision);
+  c.Chief(Continue{At(1)});
+  REQUIRE(c.ToChief<Configured>().size() == 2);
+  CHECK(c.ToChief<Configured>().back().version == At(1));
+  CHECK(c.server.published() == At(1));
+  CHECK(c.server.Holds().decided == At(1));
+  CHECK(c.server.Holds().hash == decision.hash);
+  c.Forget();
+  c.Chief(ReadDecisions{At(0)});
+  REQUIRE(c.ToChief<KeptDecisions>().size() == 1);
+  CHECK(c.ToChief<KeptDecisions>()[0].decisions == std::vector<Decision>{decision});
+}
+
+TEST_CASE("a server that holds another decision than the chief goes on from stops", "[ps]") {
+  Conversation c;
+  c.SetUp();
+  c.term = 2;
+  c.Chief(Continue{At(1)});
+  REQUIRE(c.finished);
+  CHECK_THAT(std::string(c.finished->message()), Catch::Contains("goes on from"));
+}
+
+TEST_CASE("going on waits for the snapshot of the former chief", "[ps]") {
+  Conversation c;
+  c.SetUp();
+  c.Chief(Snapshot{At(0), "f", "g"});
+  c.Forget();
+  c.term = 2;
+  c.Chief(Continue{At(0)});
+  CHECK(c.ToChief<Configured>().empty());
+  c.Take(c.server.OnSnapshotWritten(SnapshotDone{.version = At(0), .file = "g"}, c.now));
+  CHECK(c.ToChief<Configured>().size() == 1);
 }
 
 TEST_CASE("a welcome to another job ends the server as refused", "[ps]") {

@@ -1,0 +1,54 @@
+// What the commit log says about a job: kept by the chief as it writes, gathered from the files when it is started again.
+//
+// Threading: none; one caller at a time.
+// Limits:    `commits` holds those that no durable checkpoint covers; everything else is bounded by the living members
+//            and the number of rollbacks.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "evenkeel/protocol/log_record.h"
+#include "evenkeel/protocol/messages.h"
+
+namespace evenkeel {
+
+class LogHistory {
+ public:
+  struct Member {
+    AdmissionRecord admission;
+    std::int64_t clock = 0;  // newest; the members' least when it was admitted
+    friend bool operator==(const Member&, const Member&) = default;
+  };
+
+  void Add(const LogRecord& record);
+
+  // All that Add was told, but for the commits: what a new segment of the log begins with.
+  SegmentRecord Segment() const;
+
+  // Whether the version is of the surviving line: no rollback has left it behind.
+  bool Survives(const Version& version) const;
+  // A generation for a history that starts in `term`: never one that an earlier term started, also where a crash took the
+  // end of the log, because a term's number is durable before anything is sent in it.
+  Generation NewGeneration(Term term) const;
+
+  std::string job_id;
+  Term last_term;
+  Generation last_generation;         // highest that any record names
+  Incarnation last_incarnation;       // highest that any record names
+  std::optional<EndRecord> end;       // of the newest term, when it ended
+  std::int64_t samples_committed = 0;  // surviving or not
+  // The line that the log ends in.
+  Generation generation;  // 0: none yet
+  std::vector<RollbackRecord> rollbacks;  // oldest first
+  std::optional<LayoutRecord> layout;
+  MembershipEpoch membership_epoch;
+  std::map<Incarnation, Member> members;
+  std::deque<Decision> commits;  // after the newest durable checkpoint of this line
+};
+
+}  // namespace evenkeel

@@ -1,0 +1,227 @@
+// What survives: a restarted chief takes up the log's line where the servers still hold it; else, and when a server is
+// lost, all go back to the last checkpoint.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "chief/chief_impl.h"
+#include "evenkeel/core/status.h"
+
+namespace evenkeel {
+
+void Chief::Impl::OpenTerm(std::int64_t unix_ms) {
+  const std::optional<Manifest>& newest = options.resume;
+  TermRecord term{options.term, job_id, options.experiment.spec_hash, unix_ms, {}};
+  if (newest) term.resumed_from = newest->version;
+  const bool fresh = log.generation == Generation{};
+  samples_rolled_back = std::max<std::int64_t>(0, log.samples_committed - (newest ? newest->samples_trained : 0));
+  // A line is what one generation holds after the checkpoint that it began with, or made.
+  recovering = newest && log.layout && log.layout->servers.size() == servers.size() &&
+               (newest->version.generation == log.generation ||
+                (!log.rollbacks.empty() && log.rollbacks.back().checkpoint == newest->version));
+  AppendLog(term);
+  if (recovering) {
+    generation = log.generation;
+    Say(absl::StrCat("resuming job ", job_id, " from checkpoint ", CheckpointName(newest->version),
+                     " and what its servers still hold"));
+    return;
+  }
+  const std::map<Incarnation, LogHistory::Member> former = log.members;
+  for (const auto& [incarnation, member] : former) {
+    membership_epoch = membership_epoch.Next();
+    AppendLog(FenceRecord{incarnation, membership_epoch, "the job starts anew"});
+  }
+  generation = log.NewGeneration(options.term);
+  if (!fresh || newest) AppendLog(RollbackRecord{generation, newest ? newest->version : Version{}});
+  Say(newest ? absl::StrCat("resuming job ", job_id, " from checkpoint ", CheckpointName(newest->version))
+             : absl::StrCat(fresh ? "new job " : "starting anew: job ", job_id));
+}
+
+// After the checkpoint's state is loaded: the commits that the log holds, and the members.
+absl::Status Chief::Impl::TakeUpLog() {
+  base_hash = chain_hash;
+  // A machine that stopped may have lost the end of a segment, but not all of the next one: what follows a gap is as lost
+  // as the gap.
+  std::erase_if(log.commits, [this](const Decision& decision) { return decision.version.commit <= commit; });
+  for (std::size_t i = 0; i < log.commits.size(); ++i) {
+    if (log.commits[i].version.commit != commit.Next()) log.commits.resize(i);
+    if (i < log.commits.size()) EK_RETURN_IF_ERROR(Annotate(Adopt(log.commits[i]), "[chief] commit log"));
+  }
+  for (const auto& [incarnation, member] : log.members) {
+    WorkerState& worker = workers[incarnation];
+    worker.name = member.admission.name;
+    worker.nonce = member.admission.nonce;
+    worker.incarnation = incarnation;
+    worker.ready = true;
+    worker.rank = member.admission.rank;
+    worker.clock = member.clock;
+    worker.state = "not back since the chief was started again";
+    worker.compute_fingerprint = member.admission.compute_fingerprint;
+    worker.weight = WeightOf(worker.name);
+    leases.Grant(incarnation, now);
+    totals.try_emplace(worker.name);
+    if (batches) batches->AddWorker(incarnation, worker.name, options.batch_sizes.empty() ? 0 : worker.weight);
+  }
+  return absl::OkStatus();
+}
+
+// A decision of an earlier term counts. Errors: kDataLoss when it does not follow what there is.
+absl::Status Chief::Impl::Adopt(const Decision& decision) {
+  const std::string name = absl::StrCat("decision ", ToString(decision.version));
+  if (decision.version != Version{generation, commit.Next()} || decision.previous_hash != chain_hash ||
+      decision.hash != HashDecision(decision)) {
+    return absl::DataLossError(absl::StrCat(name, " with hash ", decision.hash, " does not follow ",
+                                            ToString(version()), " with hash ", chain_hash));
+  }
+  const std::int64_t completed_before = ledger->completed_epochs();
+  for (const CommittedUpdate& update : decision.updates) {
+    EK_RETURN_IF_ERROR(Annotate(ledger->Adopt(update.epoch, update.positions), name));
+    auto worker = workers.find(update.update.incarnation);
+    if (worker != workers.end()) worker->second.clock = update.clock;
+  }
+  commit = commit.Next();
+  chain_hash = decision.hash;
+  samples_trained += decision.samples;
+  samples_rolled_back -= decision.samples;
+  last_loss = decision.loss_sum / static_cast<double>(decision.samples);
+  any_loss = true;
+  NoteCheckpointDue(ledger->completed_epochs() > completed_before);
+  return absl::OkStatus();
+}
+
+// All servers are there: do they hold the log's line, and more of it than the log?
+void Chief::Impl::TakeUpServers() {
+  Version newest = version();
+  for (std::uint32_t i = 0; i < servers.size(); ++i) {
+    const Holding& holding = servers[i].holding;
+    const bool fits = holding.layout == log.layout->layout && holding.servers == servers.size() &&
+                      holding.server == ServerIndex(i) && holding.decided.generation == generation &&
+                      holding.decided.commit >= durable->version.commit;
+    if (!fits) return RollBack(absl::StrCat(servers[i].name, " does not hold what the log goes on from"));
+    newest = std::max(newest, holding.decided);
+  }
+  if (!HashesAgree()) return;
+  if (newest == version()) return ContinueServers();
+  phase = Phase::kReading;
+  phase_deadline = now + options.experiment.membership.ps_timeout;
+  reading = newest;
+  Say(absl::StrCat("the log ends at ", ToString(version()), ", the servers are at ", ToString(newest),
+                   ": adopting what it has lost"));
+  for (const ServerState& server : servers) {
+    if (server.holding.decided == newest) return Send(server.session, ReadDecisions{version()});
+  }
+}
+
+// A server that has obeyed another decision than the log's (or than another server) can never be brought in line.
+bool Chief::Impl::HashesAgree() {
+  for (const ServerState& server : servers) {
+    const Holding& holding = server.holding;
+    if (holding.hash == 0 || holding.decided > version()) continue;
+    std::uint64_t expected = base_hash;
+    for (const Decision& decision : log.commits) {
+      if (decision.version == holding.decided) expected = decision.hash;
+    }
+    if (expected == holding.hash) continue;
+    Fail(absl::InternalError(absl::StrCat(server.name, " has obeyed decision ", ToString(holding.decided), " with hash ",
+                                          holding.hash, ", but the log's has hash ", expected,
+                                          ": two chiefs have decided; restart servers and chief to go on from ",
+                                          CheckpointName(durable->version))));
+    return false;
+  }
+  return true;
+}
+
+void Chief::Impl::OnKeptDecisions(ServerState& server, const KeptDecisions& kept) {
+  if (phase != Phase::kReading || server.holding.decided != *reading) return;
+  if (kept.decisions.empty() ? version() < *reading : kept.decisions.front().version.commit > commit.Next()) {
+    return RollBack(absl::StrCat(server.name, " has not kept the decisions that the log has lost"));
+  }
+  for (const Decision& decision : kept.decisions) {
+    if (decision.version.commit <= commit) continue;
+    if (absl::Status status = Adopt(decision); !status.ok()) {
+      return Fail(Annotate(status, absl::StrCat("[chief] what ", server.name, " has kept")));
+    }
+    AppendLog(CommitRecord{decision});
+  }
+  if (version() < *reading) return;  // more follows
+  reading.reset();
+  if (HashesAgree()) ContinueServers();
+}
+
+void Chief::Impl::ContinueServers() {
+  phase = Phase::kConfiguring;
+  phase_deadline = now + options.experiment.membership.ps_timeout;
+  recovering = false;
+  continuing = true;
+  first_grant_done = !workers.empty();
+  AppendLog(CurrentLayout());
+  CommitNumber slowest = commit;
+  for (ServerState& server : servers) {
+    server.applied = std::max(server.applied, server.holding.applied);
+    slowest = std::min(slowest, server.applied);
+  }
+  for (const Decision& decision : log.commits) {
+    if (decision.version.commit > slowest) unapplied.push_back(decision);
+  }
+  Say(absl::StrCat("going on from ", ToString(version()), " with the servers that hold it"));
+  for (ServerState& server : servers) ResumeServerSession(server);
+}
+
+// All servers, survivors too, go back to the last checkpoint in a new generation, parameters and ledger together;
+// whatever belonged to the old one is void. Workers live on.
+void Chief::Impl::RollBack(const std::string& reason) {
+  if (end_status == "stopped") {
+    end_reason = absl::StrCat(end_reason, "; ", reason, " before the last checkpoint was complete");
+    return EndJob(absl::OkStatus());
+  }
+  end_status.clear();
+  end_reason.clear();
+  for (auto& [incarnation, worker] : workers) {
+    if (worker.bound) Send(worker.session, Outcome{*worker.bound, false, {}});
+    worker.bound.reset();
+    worker.provisional.reset();
+  }
+  updates.clear();
+  sets.clear();
+  provisional_members.clear();
+  unapplied.clear();
+  checkpoint.reset();
+  checkpoint_due = false;
+  if (std::exchange(recovering, false)) {
+    // The job starts anew for whoever has not come back: with the first grant it waits for all that are listed.
+    std::vector<Incarnation> away;
+    for (const auto& [incarnation, worker] : workers) {
+      if (worker.session == SessionId{}) away.push_back(incarnation);
+    }
+    for (Incarnation incarnation : away) Fence(incarnation, "it has not come back to the restarted chief", false);
+  }
+  continuing = false;
+  reading.reset();
+  const std::int64_t trained = samples_trained;
+  generation = log.NewGeneration(options.term);
+  // A server may have lived through rollbacks that the log has lost.
+  for (const ServerState& server : servers) {
+    generation = std::max(generation, server.holding.decided.generation.Next());
+  }
+  options.resume = durable;
+  if (durable) {
+    if (absl::Status status = LoadState(*durable); !status.ok()) return Fail(std::move(status));
+  } else {
+    ledger.emplace(samples, options.experiment.train.epochs);
+    samples_trained = 0;
+    chain_hash = 0;
+  }
+  commit = durable ? durable->version.commit : CommitNumber(0);
+  samples_rolled_back += trained - samples_trained;
+  last_commit_at.reset();
+  AppendLog(RollbackRecord{generation, durable ? durable->version : Version{}});
+  actions.push_back(SyncLogAction{});
+  for (ServerState& server : servers) server.configured = false;
+  phase = Phase::kGathering;
+  phase_deadline = now + options.experiment.membership.ps_timeout;
+  Say(absl::StrCat(reason, ": back to ", durable ? CheckpointName(durable->version) : "the start", ", ",
+                   trained - samples_trained, " samples are trained again"),
+      LogLevel::kWarning);
+}
+
+}  // namespace evenkeel
