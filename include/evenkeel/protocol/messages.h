@@ -44,6 +44,7 @@ struct Join {
   std::string data_statistics_json;
   std::vector<TensorSpec> tensors;
   std::string compute_fingerprint;
+  Incarnation former;  // that this process had before it was fenced: it takes its name only if nobody else has it
   friend bool operator==(const Join&, const Join&) = default;
 };
 
@@ -61,6 +62,8 @@ struct Renew {
 
 struct Leave {
   std::string reason;
+  // Not yet: the ticket that the worker holds is finished, no other binds; a Leave without it follows.
+  bool after_ticket = false;
   friend bool operator==(const Leave&, const Leave&) = default;
 };
 
@@ -91,6 +94,14 @@ struct EvalReport {
 // Anyone, without joining.
 struct StatusRequest {
   friend bool operator==(const StatusRequest&, const StatusRequest&) = default;
+};
+struct ExperimentRequest {
+  friend bool operator==(const ExperimentRequest&, const ExperimentRequest&) = default;
+};
+// Lets a member go in good order.
+struct Drain {
+  std::string name;
+  friend bool operator==(const Drain&, const Drain&) = default;
 };
 
 // --- chief -> member ------------------------------------------------------------------------------------------------
@@ -125,6 +136,7 @@ struct Admitted {
 // joined and is not welcomed yet that the chief is there.
 struct Waiting {
   std::string for_whom;
+  std::int64_t deadline_ms = 0;  // after so long the chief gives up; 0: it waits until the job ends
   friend bool operator==(const Waiting&, const Waiting&) = default;
 };
 
@@ -197,6 +209,27 @@ struct CheckpointDurable {
 struct StatusReply {
   std::string json;
   friend bool operator==(const StatusReply&, const StatusReply&) = default;
+};
+
+struct ExperimentReply {
+  std::string job_id;
+  std::string experiment_json;  // canonical, before ${VAR}
+  std::string spec_hash;
+  friend bool operator==(const ExperimentReply&, const ExperimentReply&) = default;
+};
+
+// To a worker: leave in good order.
+struct LeaveNow {
+  std::string reason;
+  friend bool operator==(const LeaveNow&, const LeaveNow&) = default;
+};
+
+// What becomes of an order.
+struct OrderReply {
+  bool accepted = false;
+  std::string message;
+  bool unknown = false;  // not accepted: what the order names is not there
+  friend bool operator==(const OrderReply&, const OrderReply&) = default;
 };
 
 // --- chief -> server ------------------------------------------------------------------------------------------------
@@ -392,7 +425,8 @@ using Body = std::variant<Join, Ready, Renew, Leave, StepReport, EvalReport, Sta
                           Welcome, Admitted, Waiting, Ticket, Bind, Outcome, Refuse, JobEnd, CheckpointDurable, StatusReply,  //
                           Configure, Members, Seal, Drop, Decision, Snapshot,                                    //
                           Configured, MembersAck, Staged, Sealed, Applied, SnapshotDone,                         //
-                          Hello, HelloAck, Stage, StageAck, Pull, PullData>;
+                          Hello, HelloAck, Stage, StageAck, Pull, PullData,                                      //
+                          ExperimentRequest, ExperimentReply, Drain, OrderReply, LeaveNow>;
 
 struct Message {
   Envelope envelope;
