@@ -58,6 +58,9 @@ struct WorkerState {
   std::optional<Share> provisional;
   std::string state;
   std::string compute_fingerprint;
+  bool leaving = false;      // no ticket binds any more
+  std::string told_to_leave;  // why, by an order
+  bool standing_by = false;  // and was told so
   // From step reports.
   double step_seconds = 0;        // newest
   double seconds_per_sample = 0;  // smoothed
@@ -134,6 +137,9 @@ struct Chief::Impl {
   bool AdoptOrCompareModel(SessionId session, const Join& join);
   bool CheckResume();
   void OnReady(SessionId session);
+  void OnLeave(WorkerState& worker, const Leave& leave);
+  OrderReply OnDrain(const std::string& name);
+  OrderReply OnDrainServer(const std::string& name);
   void OnRenew(SessionId session, const Envelope& envelope, const Renew& renew);
   void OnConfigured(const Configured& configured);
   void ConfigureServers();
@@ -149,6 +155,7 @@ struct Chief::Impl {
   WorkerState* WorkerBySession(SessionId session);
   ServerState* ServerBySession(SessionId session);
   std::string MissingMembers() const;
+  Waiting WaitingNow() const;
 
   // --- steps.cc
   void OnStaged(ServerState& server, Staged& staged);
