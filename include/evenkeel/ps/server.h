@@ -238,6 +238,7 @@ class Server {
   bool AcceptChiefEnvelope(const Message& message);
   void OnWelcome(const Envelope& envelope, const Welcome& welcome);
   void OnRefuse(const Refuse& refuse);
+  void OnWaiting(const Waiting& waiting);
   void OnConfigure(const Envelope& envelope, const Configure& configure);
   void OnMembers(const Members& members);
   void OnJobEnd(const JobEnd& end);
@@ -297,6 +298,7 @@ class Server {
   Incarnation incarnation_;
   Duration renew_interval_{0};
   std::string state_text_;
+  std::string waits_for_;  // whom the job waits for, as the chief said last
   TimePoint state_since_{};
 
   // Our place.
