@@ -271,7 +271,10 @@ void Chief::Impl::Dispatch(SessionId session, Message& message) {
   if (WorkerState* worker = WorkerBySession(session)) {
     if (std::holds_alternative<Ready>(message.body)) return OnReady(session);
     if (auto* report = std::get_if<StepReport>(&message.body)) return OnStepReport(session, *report);
-    if (auto* leave = std::get_if<Leave>(&message.body)) return OnLeave(*worker, *leave);
+    if (auto* leave = std::get_if<Leave>(&message.body)) {
+      return leave->after_ticket ? BeginToLeave(*worker, leave->reason)
+                                 : Fence(worker->incarnation, leave->reason, true);
+    }
   }
   RefuseSession(session, RefuseReason::kMalformed,
                 absl::StrCat("a ", NameOf(message.body), " message is not expected from this stream"), true);
@@ -297,6 +300,7 @@ void Chief::Impl::Advance() {
     said_waiting = waiting_for;
     if (phase != Phase::kEnded) {
       const Waiting told = WaitingNow();
+      SendToServers(told);
       for (const auto& [session, join] : waiting) Send(session, told);
       for (const auto& [incarnation, worker] : workers) Send(worker.session, told);
     }

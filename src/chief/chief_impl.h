@@ -59,7 +59,7 @@ struct WorkerState {
   std::string state;
   std::string compute_fingerprint;
   bool leaving = false;      // no ticket binds any more
-  std::string told_to_leave;  // why, by an order
+  std::string leave_reason;
   bool standing_by = false;  // and was told so
   // From step reports.
   double step_seconds = 0;        // newest
@@ -137,7 +137,7 @@ struct Chief::Impl {
   bool AdoptOrCompareModel(SessionId session, const Join& join);
   bool CheckResume();
   void OnReady(SessionId session);
-  void OnLeave(WorkerState& worker, const Leave& leave);
+  void BeginToLeave(WorkerState& worker, const std::string& reason);
   OrderReply OnDrain(const std::string& name);
   OrderReply OnDrainServer(const std::string& name);
   void OnRenew(SessionId session, const Envelope& envelope, const Renew& renew);

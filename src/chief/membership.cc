@@ -319,7 +319,7 @@ void Chief::Impl::WelcomeWorker(const WorkerState& worker) {
 void Chief::Impl::ResumeWorkerSession(WorkerState& worker) {
   leases.Renew(worker.incarnation, now);
   WelcomeWorker(worker);
-  if (!worker.told_to_leave.empty()) Send(worker.session, LeaveNow{worker.told_to_leave});
+  if (worker.leaving) Send(worker.session, LeaveNow{worker.leave_reason});
   if (!worker.rank) return;
   Send(worker.session, Admitted{*worker.rank});
   if (worker.bound) {
@@ -449,12 +449,14 @@ void Chief::Impl::OnRenew(SessionId session, const Envelope& envelope, const Ren
   if (ServerState* server = ServerBySession(session)) server->state = renew.state;
 }
 
-void Chief::Impl::OnLeave(WorkerState& worker, const Leave& leave) {
-  if (!leave.after_ticket) return Fence(worker.incarnation, leave.reason, true);
-  if (std::exchange(worker.leaving, true)) return;
-  Say(absl::StrCat(worker.name, " leaves", worker.bound ? " once its update is decided: " : ": ", leave.reason));
-  ReleaseProvisional(worker);
-  if (batches) batches->RemoveWorker(worker.incarnation);
+void Chief::Impl::BeginToLeave(WorkerState& worker, const std::string& reason) {
+  if (!std::exchange(worker.leaving, true)) {
+    worker.leave_reason = reason;
+    Say(absl::StrCat(worker.name, " leaves", worker.bound ? " once its update is decided: " : ": ", reason));
+    ReleaseProvisional(worker);
+    if (batches) batches->RemoveWorker(worker.incarnation);
+  }
+  Send(worker.session, LeaveNow{worker.leave_reason});
 }
 
 OrderReply Chief::Impl::OnDrain(const std::string& name) {
@@ -471,9 +473,7 @@ OrderReply Chief::Impl::OnDrain(const std::string& name) {
   for (auto& [incarnation, worker] : workers) {
     names.push_back(worker.name);
     if (worker.name != name) continue;
-    if (worker.told_to_leave.empty()) Say(absl::StrCat(name, " is told to leave: ", reason));
-    worker.told_to_leave = reason;
-    Send(worker.session, LeaveNow{reason});
+    BeginToLeave(worker, reason);
     if (worker.session == SessionId{}) {
       return {true, absl::StrCat(name, " is not connected; it leaves when it comes back, or when its lease ends"),
               false};

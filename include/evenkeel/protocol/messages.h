@@ -218,7 +218,8 @@ struct ExperimentReply {
   friend bool operator==(const ExperimentReply&, const ExperimentReply&) = default;
 };
 
-// To a worker: leave in good order.
+// To a worker: no ticket binds any more; it leaves once the one that it holds is decided. Answers Leave.after_ticket, and
+// comes unasked by an order.
 struct LeaveNow {
   std::string reason;
   friend bool operator==(const LeaveNow&, const LeaveNow&) = default;
