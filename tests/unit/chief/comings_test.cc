@@ -26,7 +26,7 @@ std::vector<T> All(const std::vector<Message>& messages) {
 
 std::set<Incarnation> Holders(const CommitRecord& commit) {
   std::set<Incarnation> holders;
-  for (const CommittedUpdate& update : commit.updates) holders.insert(update.update.incarnation);
+  for (const CommittedUpdate& update : commit.decision.updates) holders.insert(update.update.incarnation);
   return holders;
 }
 
