@@ -15,6 +15,7 @@ using Action = std::function<int()>;
 void AddLaunchCommand(CLI::App& app, Action& chosen);
 void AddCheckCommand(CLI::App& app, Action& chosen);
 void AddExportCommand(CLI::App& app, Action& chosen);
+void AddDrainCommand(CLI::App& app, Action& chosen);
 void AddDataCommand(CLI::App& app, Action& chosen);
 void AddStatusCommand(CLI::App& app, Action& chosen);
 void AddBenchCommand(CLI::App& app, Action& chosen);

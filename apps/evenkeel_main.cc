@@ -34,6 +34,7 @@ int main(int argc, char** argv) {
   AddExportCommand(app, chosen);
   AddDataCommand(app, chosen);
   AddStatusCommand(app, chosen);
+  AddDrainCommand(app, chosen);
   AddBenchCommand(app, chosen);
   AddSimulateCommand(app, chosen);
   if (const auto code = ParseCommandLine(app, argc, argv)) return *code;

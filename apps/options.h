@@ -20,6 +20,8 @@ struct RoleOptions {
   int ready_fd = -1;
   bool train = false;      // chief
   bool evaluator = false;  // chief: one is expected
+  std::string notice_file;  // worker
+  double chief_timeout_seconds = 60;  // worker: for the experiment
 };
 
 // --experiment and --set.

@@ -110,7 +110,7 @@ absl::StatusOr<RoleSetup> SetUpRole(Role role, const RoleOptions& options) {
   EK_RETURN_IF_ERROR(FindModelDir(role, setup));
   if (!options.experiment.empty()) {
     EK_ASSIGN_OR_RETURN(setup.experiment, LoadExperiment(options.experiment, options.overrides));
-  } else if (role != Role::kEvaluator) {
+  } else if (role != Role::kEvaluator && role != Role::kWorker) {
     return absl::InvalidArgumentError("no experiment: give --experiment FILE");
   } else if (!options.overrides.empty()) {
     return absl::InvalidArgumentError("--set changes an experiment file: give --experiment FILE too");

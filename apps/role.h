@@ -17,7 +17,7 @@ namespace evenkeel::apps {
 
 struct RoleSetup {
   RoleOptions options;
-  std::optional<Experiment> experiment;  // absent only for an evaluator
+  std::optional<Experiment> experiment;  // absent for an evaluator alone, and for a worker that knows only --chief
   std::optional<Cluster> cluster;        // absent: --chief alone, or an evaluator alone on a model_dir
   int index = -1;                        // in the cluster; -1: not listed
   std::string name;                      // "worker:1"; unlisted: "worker:HOST-PID"

@@ -199,13 +199,17 @@ void Chief::Impl::RefuseSession(SessionId session, RefuseReason reason, std::str
 }
 
 bool Chief::Impl::CheckEnvelope(SessionId session, const Message& message) {
+  // Anyone may ask, of whatever job it is.
+  if (std::holds_alternative<StatusRequest>(message.body) || std::holds_alternative<ExperimentRequest>(message.body) ||
+      std::holds_alternative<Drain>(message.body)) {
+    return true;
+  }
   const Envelope& envelope = message.envelope;
   if (!envelope.job_id.empty() && envelope.job_id != job_id) {
     RefuseSession(session, RefuseReason::kForeignJob,
                   absl::StrCat("this is job ", job_id, "; the sender belongs to job ", envelope.job_id), true);
     return false;
   }
-  if (std::holds_alternative<StatusRequest>(message.body)) return true;
   if (envelope.spec_hash != options.experiment.spec_hash) {
     std::string difference;
     if (const auto* join = std::get_if<Join>(&message.body)) {
@@ -247,6 +251,11 @@ bool Chief::Impl::CheckEnvelope(SessionId session, const Message& message) {
 void Chief::Impl::Dispatch(SessionId session, Message& message) {
   if (auto* join = std::get_if<Join>(&message.body)) return OnJoin(session, *join);
   if (std::holds_alternative<StatusRequest>(message.body)) return Send(session, StatusReply{StatusJson(now)});
+  if (std::holds_alternative<ExperimentRequest>(message.body)) {
+    const Experiment& experiment = options.experiment;
+    return Send(session, ExperimentReply{job_id, experiment.canonical_json, experiment.spec_hash});
+  }
+  if (auto* drain = std::get_if<Drain>(&message.body)) return Send(session, OnDrain(drain->name));
   if (auto* renew = std::get_if<Renew>(&message.body)) return OnRenew(session, message.envelope, *renew);
   if (auto* report = std::get_if<EvalReport>(&message.body)) {
     if (evaluators.contains(session)) OnEvalReport(*report);
@@ -270,7 +279,10 @@ void Chief::Impl::Dispatch(SessionId session, Message& message) {
   if (WorkerState* worker = WorkerBySession(session)) {
     if (std::holds_alternative<Ready>(message.body)) return OnReady(session);
     if (auto* report = std::get_if<StepReport>(&message.body)) return OnStepReport(session, *report);
-    if (auto* leave = std::get_if<Leave>(&message.body)) return Fence(worker->incarnation, leave->reason, true);
+    if (auto* leave = std::get_if<Leave>(&message.body)) {
+      return leave->after_ticket ? BeginToLeave(*worker, leave->reason)
+                                 : Fence(worker->incarnation, leave->reason, true);
+    }
   }
   RefuseSession(session, RefuseReason::kMalformed,
                 absl::StrCat("a ", NameOf(message.body), " message is not expected from this stream"), true);
@@ -296,8 +308,10 @@ void Chief::Impl::Advance() {
   if (waiting_for != said_waiting) {
     said_waiting = waiting_for;
     if (phase != Phase::kEnded) {
-      for (const auto& [session, join] : waiting) Send(session, Waiting{waiting_for});
-      for (const auto& [incarnation, worker] : workers) Send(worker.session, Waiting{waiting_for});
+      const Waiting told = WaitingNow();
+      SendToServers(told);
+      for (const auto& [session, join] : waiting) Send(session, told);
+      for (const auto& [incarnation, worker] : workers) Send(worker.session, told);
     }
     if (!waiting_for.empty()) Say(absl::StrCat("waiting for ", waiting_for));
   }

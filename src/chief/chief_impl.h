@@ -59,6 +59,9 @@ struct WorkerState {
   std::optional<Share> provisional;
   std::string state;
   std::string compute_fingerprint;
+  bool leaving = false;      // no ticket binds any more
+  std::string leave_reason;
+  bool standing_by = false;  // and was told so
   // From step reports.
   double step_seconds = 0;        // newest
   double seconds_per_sample = 0;  // smoothed
@@ -137,6 +140,9 @@ struct Chief::Impl {
   bool AdoptOrCompareModel(SessionId session, const Join& join);
   bool CheckResume();
   void OnReady(SessionId session);
+  void BeginToLeave(WorkerState& worker, const std::string& reason);
+  OrderReply OnDrain(const std::string& name);
+  OrderReply OnDrainServer(const std::string& name);
   void OnRenew(SessionId session, const Envelope& envelope, const Renew& renew);
   void OnConfigured(const Configured& configured);
   void ConfigureServers();
@@ -153,6 +159,7 @@ struct Chief::Impl {
   WorkerState* WorkerBySession(SessionId session);
   ServerState* ServerBySession(SessionId session);
   std::string MissingMembers() const;
+  Waiting WaitingNow() const;
 
   // --- recovery.cc
   void OpenTerm(std::int64_t unix_ms);

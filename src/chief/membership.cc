@@ -24,14 +24,15 @@ ServerState* Chief::Impl::ServerBySession(SessionId session) {
 }
 
 int Chief::Impl::AdmittedCount() const {
-  return static_cast<int>(
-      std::count_if(workers.begin(), workers.end(), [](const auto& entry) { return entry.second.rank.has_value(); }));
+  return static_cast<int>(std::count_if(workers.begin(), workers.end(), [](const auto& entry) {
+    return entry.second.rank.has_value() && !entry.second.leaving;
+  }));
 }
 
 std::vector<WorkerState*> Chief::Impl::AdmittedByRank() {
   std::vector<WorkerState*> admitted;
   for (auto& [incarnation, worker] : workers) {
-    if (worker.rank) admitted.push_back(&worker);
+    if (worker.rank && !worker.leaving) admitted.push_back(&worker);
   }
   std::sort(admitted.begin(), admitted.end(), [](auto* a, auto* b) { return *a->rank < *b->rank; });
   return admitted;
@@ -271,7 +272,7 @@ void Chief::Impl::OnWorkerJoin(SessionId session, Join& join) {
     worker.session = session;
     if (phase >= Phase::kRunning) return ResumeWorkerSession(worker);
     leases.Renew(incarnation, now);
-    return Send(session, Waiting{WaitingFor()});
+    return Send(session, WaitingNow());
   }
   const auto limit = static_cast<std::size_t>(2 * options.experiment.membership.workers_max);
   if (workers.size() + waiting.size() >= limit) {
@@ -282,14 +283,19 @@ void Chief::Impl::OnWorkerJoin(SessionId session, Join& join) {
   }
   Say(absl::StrCat(join.name, " is here"));
   waiting[session] = std::move(join);
-  if (phase != Phase::kRunning) return Send(session, Waiting{WaitingFor()});
+  if (phase != Phase::kRunning) return Send(session, WaitingNow());
   Join kept = std::move(waiting.at(session));
   waiting.erase(session);
   for (auto& [incarnation, worker] : workers) {
-    if (worker.name == kept.name) {
-      Fence(incarnation, "a newer process took its name", false);
-      break;
+    if (worker.name != kept.name) continue;
+    if (kept.former != Incarnation{} && kept.former != incarnation) {
+      return RefuseSession(session, RefuseReason::kNameTaken,
+                           absl::StrCat("incarnation ", kept.former.value(), " of ", kept.name,
+                                        " was fenced, and another process has the name now"),
+                           true);
     }
+    Fence(incarnation, "a newer process took its name", false);
+    break;
   }
   last_incarnation = last_incarnation.Next();
   WorkerState& worker = workers[last_incarnation];
@@ -333,6 +339,7 @@ void Chief::Impl::WelcomeWorker(const WorkerState& worker) {
 void Chief::Impl::ResumeWorkerSession(WorkerState& worker) {
   leases.Renew(worker.incarnation, now);
   WelcomeWorker(worker);
+  if (worker.leaving) Send(worker.session, LeaveNow{worker.leave_reason});
   if (!worker.rank) return;
   Send(worker.session, Admitted{*worker.rank});
   if (worker.bound) {
@@ -425,6 +432,54 @@ void Chief::Impl::OnRenew(SessionId session, const Envelope& envelope, const Ren
   if (ServerState* server = ServerBySession(session)) server->state = renew.state;
 }
 
+void Chief::Impl::BeginToLeave(WorkerState& worker, const std::string& reason) {
+  if (!std::exchange(worker.leaving, true)) {
+    worker.leave_reason = reason;
+    Say(absl::StrCat(worker.name, " leaves", worker.bound ? " once its update is decided: " : ": ", reason));
+    ReleaseProvisional(worker);
+    if (batches) batches->RemoveWorker(worker.incarnation);
+  }
+  Send(worker.session, LeaveNow{worker.leave_reason});
+}
+
+OrderReply Chief::Impl::OnDrain(const std::string& name) {
+  if (phase == Phase::kEnded) return {false, "the job is over; everyone leaves", false};
+  if (name.starts_with("ps:")) return OnDrainServer(name);
+  const std::string reason = "evenkeel drain";
+  std::vector<std::string> names;
+  for (auto& [session, join] : waiting) {
+    names.push_back(join.name);
+    if (join.name != name) continue;
+    Send(session, LeaveNow{reason});
+    return {true, absl::StrCat(name, " leaves; it had not begun to train"), false};
+  }
+  for (auto& [incarnation, worker] : workers) {
+    names.push_back(worker.name);
+    if (worker.name != name) continue;
+    BeginToLeave(worker, reason);
+    if (worker.session == SessionId{}) {
+      return {true, absl::StrCat(name, " is not connected; it leaves when it comes back, or when its lease ends"),
+              false};
+    }
+    return {true, absl::StrCat(name, worker.bound ? " finishes its update and leaves" : " leaves"), false};
+  }
+  for (const ServerState& server : servers) names.push_back(server.name);
+  return {false, absl::StrCat("there is no member '", name, "'; there are ", absl::StrJoin(names, ", ")), true};
+}
+
+OrderReply Chief::Impl::OnDrainServer(const std::string& name) {
+  return {false, absl::StrCat(name, ": a server's stripes cannot be moved yet"), false};
+}
+
+// What workers are told while the job stands still.
+Waiting Chief::Impl::WaitingNow() const {
+  Waiting waiting_now{WaitingFor(), 0};
+  if (!waiting_now.for_whom.empty() && phase_deadline != kNever) {
+    waiting_now.deadline_ms = std::max<std::int64_t>(1, (phase_deadline - now) / std::chrono::milliseconds(1));
+  }
+  return waiting_now;
+}
+
 bool Chief::Impl::FirstGrantMayCome() {
   if (first_grant_done) return true;
   for (const std::string& name : options.listed_workers) {
@@ -444,7 +499,7 @@ void Chief::Impl::AdmitReady() {
   for (auto& [incarnation, worker] : workers) {
     if (worker.rank) {
       taken.insert(*worker.rank);
-    } else if (worker.ready) {
+    } else if (worker.ready && !worker.leaving) {
       ready.push_back(&worker);
     }
   }
@@ -463,6 +518,12 @@ void Chief::Impl::AdmitReady() {
   for (WorkerState* worker : ready) {
     if (static_cast<std::int64_t>(taken.size()) >= options.experiment.membership.workers_max) {
       worker->state = "standing by: membership.workers_max workers train";
+      if (!std::exchange(worker->standing_by, true)) {
+        Say(absl::StrCat(worker->name, " stands by: ", taken.size(), " workers train, membership.workers_max"));
+        Send(worker->session, Waiting{absl::StrCat("a place: ", taken.size(),
+                                                   " workers train, and membership.workers_max allows no more"),
+                                      0});
+      }
       continue;
     }
     Rank rank(0);

@@ -412,7 +412,7 @@ bool Chief::Impl::WithinStaleness(const WorkerState& worker) const {
   if (sync.mode != SyncConfig::Mode::kSsp) return true;
   std::int64_t least = worker.clock;
   for (const auto& [incarnation, other] : workers) {
-    if (other.rank) least = std::min(least, other.clock);
+    if (other.rank && (other.bound || !other.leaving)) least = std::min(least, other.clock);
   }
   return worker.clock - least <= sync.staleness;
 }

@@ -9,6 +9,8 @@
   X(StepReport, step_report)               \
   X(EvalReport, eval_report)               \
   X(StatusRequest, status_request)         \
+  X(ExperimentRequest, experiment_request) \
+  X(Drain, drain)                          \
   X(Welcome, welcome)                      \
   X(Admitted, admitted)                    \
   X(Waiting, waiting)                      \
@@ -19,6 +21,9 @@
   X(JobEnd, job_end)                       \
   X(CheckpointDurable, checkpoint_durable) \
   X(StatusReply, status_reply)             \
+  X(ExperimentReply, experiment_reply)     \
+  X(LeaveNow, leave_now)                   \
+  X(OrderReply, order_reply)               \
   X(Configure, configure)                  \
   X(Continue, continue_)                   \
   X(ReadDecisions, read_decisions)         \

@@ -27,6 +27,7 @@ struct MemberSession::State : std::enable_shared_from_this<State> {
         callbacks(std::move(cb)),
         backoff(kFirstDelay, kLongestDelay, options.join.nonce) {
     envelope.spec_hash = options.spec_hash;
+    envelope.job_id = options.job_id;
   }
 
   // One attempt at a stream; late calls of an older one are ignored by its number.
@@ -220,6 +221,7 @@ void MemberSession::State::Connect() {
 void MemberSession::State::OnMessage(std::uint64_t from, Message message) {
   MutexLock one_at_a_time(callback_mutex);
   bool deliver = true;
+  std::string say;
   {
     MutexLock lock(mutex);
     if (from != attempt || ended) return;
@@ -244,12 +246,16 @@ void MemberSession::State::OnMessage(std::uint64_t from, Message message) {
     // The chief is there, whatever it says.
     lost_since = kNever;
     said_waiting = false;
-    backoff.Reset();
+    if (!std::holds_alternative<Refuse>(message.body)) backoff.Reset();
     if (std::holds_alternative<JobEnd>(message.body)) job_ended = true;
     if (const auto* refuse = std::get_if<Refuse>(&message.body)) {
       if (refuse->reason == RefuseReason::kRetry) {
+        if (last_error != refuse->message) say = absl::StrCat("the chief says not yet: ", refuse->message);
         last_error = refuse->message;
         next_attempt = clock.Now() + backoff.Next();
+      } else if (refuse->reason == RefuseReason::kStaleIncarnation) {
+        end_with = absl::FailedPreconditionError(
+            absl::StrCat("the chief refused (", ToString(refuse->reason), "): ", refuse->message));
       } else if (refuse->reason == RefuseReason::kMalformed) {
         end_with = absl::InvalidArgumentError(absl::StrCat("the chief refused: ", refuse->message));
       } else {
@@ -260,6 +266,7 @@ void MemberSession::State::OnMessage(std::uint64_t from, Message message) {
       changed.NotifyAll();
     }
   }
+  if (!say.empty()) LogInfo(say);
   if (deliver) callbacks.on_message(std::move(message));
 }
 

@@ -155,6 +155,7 @@ void Map(D& d, In<D, Join> m, Out<D, pb::Join> p) {
   EK_LIST(tensors);
   EK_VALUE(compute_fingerprint);
   EK_MESSAGE(holding);
+  EK_VALUE(former);
 }
 template <class D>
 void Map(D& d, In<D, Ready> m, Out<D, pb::Ready> p) {}
@@ -166,6 +167,7 @@ void Map(D& d, In<D, Renew> m, Out<D, pb::Renew> p) {
 template <class D>
 void Map(D& d, In<D, Leave> m, Out<D, pb::Leave> p) {
   EK_VALUE(reason);
+  EK_VALUE(after_ticket);
 }
 template <class D>
 void Map(D& d, In<D, StepReport> m, Out<D, pb::StepReport> p) {
@@ -191,6 +193,12 @@ template <class D>
 void Map(D& d, In<D, StatusRequest> m, Out<D, pb::StatusRequest> p) {}
 
 template <class D>
+void Map(D& d, In<D, ExperimentRequest> m, Out<D, pb::ExperimentRequest> p) {}
+template <class D>
+void Map(D& d, In<D, Drain> m, Out<D, pb::Drain> p) {
+  EK_VALUE(name);
+}
+template <class D>
 void Map(D& d, In<D, Welcome> m, Out<D, pb::Welcome> p) {
   EK_VALUE(incarnation);
   EK_VALUE(job_id);
@@ -209,6 +217,7 @@ void Map(D& d, In<D, Admitted> m, Out<D, pb::Admitted> p) {
 template <class D>
 void Map(D& d, In<D, Waiting> m, Out<D, pb::Waiting> p) {
   EK_VALUE(for_whom);
+  EK_VALUE(deadline_ms);
 }
 template <class D>
 void Map(D& d, In<D, Ticket> m, Out<D, pb::Ticket> p) {
@@ -252,6 +261,22 @@ void Map(D& d, In<D, CheckpointDurable> m, Out<D, pb::CheckpointDurable> p) {
 template <class D>
 void Map(D& d, In<D, StatusReply> m, Out<D, pb::StatusReply> p) {
   EK_VALUE(json);
+}
+template <class D>
+void Map(D& d, In<D, ExperimentReply> m, Out<D, pb::ExperimentReply> p) {
+  EK_VALUE(job_id);
+  EK_VALUE(experiment_json);
+  EK_VALUE(spec_hash);
+}
+template <class D>
+void Map(D& d, In<D, LeaveNow> m, Out<D, pb::LeaveNow> p) {
+  EK_VALUE(reason);
+}
+template <class D>
+void Map(D& d, In<D, OrderReply> m, Out<D, pb::OrderReply> p) {
+  EK_VALUE(accepted);
+  EK_VALUE(message);
+  EK_VALUE(unknown);
 }
 
 template <class D>

@@ -50,6 +50,7 @@ Actions Server::OnChiefMessage(const Message& message, TimePoint now) {
                    while (!kept_.empty() && kept_.front().version <= body.version) kept_.pop_front();
                  },
                  [&](const JobEnd& body) { OnJobEnd(body); },
+                 [&](const Waiting& body) { OnWaiting(body); },
                  [&](const auto&) {
                    RefuseChief(RefuseReason::kMalformed,
                                absl::StrCat(NameOf(message.body), " is not for a parameter server"));
@@ -179,6 +180,15 @@ void Server::OnWelcome(const Envelope& envelope, const Welcome& welcome) {
   Say(LogLevel::kInfo, absl::StrCat(again ? "joined again" : "joined job ", again ? "" : job_id_, " as incarnation ",
                                     incarnation_.value(), ", term ", term_.value()));
   if (again) Resend();
+}
+
+void Server::OnWaiting(const Waiting& waiting) {
+  if (!waiting.for_whom.empty() && waiting.for_whom != waits_for_) {
+    const std::string limit =
+        waiting.deadline_ms > 0 ? absl::StrCat(", at most ", ToSeconds(Milliseconds(waiting.deadline_ms)), " s") : "";
+    Say(LogLevel::kInfo, absl::StrCat("waiting for ", waiting.for_whom, limit));
+  }
+  waits_for_ = waiting.for_whom;
 }
 
 void Server::OnRefuse(const Refuse& refuse) {

@@ -131,8 +131,9 @@ void ServerLink::OnMessage(std::uint64_t attempt, Message message, const Payload
         ++attempt_;
         next_attempt_ = clock_.Now() + backoff_.Next();
       } else {
-        refused = absl::PermissionDeniedError(
-            absl::StrCat(server_, " refused (", ToString(refuse->reason), "): ", refuse->message));
+        const std::string text = absl::StrCat(server_, " refused (", ToString(refuse->reason), "): ", refuse->message);
+        refused = refuse->reason == RefuseReason::kStaleIncarnation ? absl::FailedPreconditionError(text)
+                                                                    : absl::PermissionDeniedError(text);
       }
     }
   }

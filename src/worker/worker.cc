@@ -1,126 +1,34 @@
 #include "evenkeel/worker/worker.h"
 
 #include <algorithm>
-#include <atomic>
-#include <memory>
-#include <optional>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "evenkeel/core/log.h"
 #include "evenkeel/core/random.h"
 #include "evenkeel/core/status.h"
-#include "evenkeel/data/dataset.h"
-#include "evenkeel/kernels/backend.h"
-#include "evenkeel/model/model.h"
-#include "evenkeel/protocol/member_session.h"
-#include "worker/batch_loader.h"
-#include "worker/server_link.h"
-#include "worker/step_buffers.h"
+#include "worker/worker_impl.h"
 
 namespace evenkeel {
+namespace worker_internal {
 namespace {
 
 // Before asking a server again that said "retry".
 constexpr Duration kRetryPause = std::chrono::milliseconds(5);
 
-class Worker {
- public:
-  Worker(const WorkerOptions& options, Transport& transport, const Clock& clock, StopSource& stop)
-      : options_(options), transport_(transport), clock_(clock), stop_(stop) {}
-  ~Worker();
-
-  absl::Status Run();
-
- private:
-  // --- callbacks, from the transport's threads
-  void OnChiefMessage(Message message);
-  void OnServerMessage(int server, Message message, const PayloadIn& payload);
-  void OnWelcome(const Welcome& welcome, Term term) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Supersede() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Fail(const absl::Status& status);
-
-  // --- the step loop's thread
-  absl::Status OpenModel();
-  absl::Status Connect();
-  absl::Status Loop();
-  absl::Status Step(const Ticket& ticket);
-  absl::Status PullParameters(const Ticket& ticket, double* seconds);
-  absl::StatusOr<StepResult> Compute(const Ticket& ticket, const Batch& batch);
-  void StageBucket(UpdateId update, int bucket, int server);
-  void StageAll(int server);
-  void StageClosing(int server);
-  absl::Status AwaitOutcome(UpdateId update);
-  void ReadAhead();
-  absl::Status LeaveInOrder();
-  bool Cancelled(UpdateId update);
-  // Waits for `done` (called under the lock), keeping the links up. Returns early, with end_, once that is set: ok
-  // where the job ended well, so look at end_ too.
-  template <class Done>
-  absl::Status WaitFor(const std::string& what, TimePoint deadline, Done done, bool needs_servers = true);
-  std::unique_ptr<ServerLink> MakeLink(std::size_t index, const ServerAddress& address);
-  void FollowServers();
-  void SayReady();
-  bool AllUp() const;
-  void Doing(const std::string& what) { session_->SetState(what); }
-  int server_count() const { return static_cast<int>(links_.size()); }
-
-  // Constant after construction.
-  const WorkerOptions& options_;
-  Transport& transport_;
-  const Clock& clock_;
-  StopSource& stop_;
-
-  // The step loop's own.
-  OpenedData data_;
-  std::unique_ptr<Backend> backend_;
-  std::unique_ptr<Model> model_;
-  std::unique_ptr<StepBuffers> buffers_;
-  std::unique_ptr<BatchLoader> loader_;
-  std::vector<std::unique_ptr<ServerLink>> links_;
-  std::vector<ServerAddress> servers_;  // that the links lead to
-  std::unique_ptr<MemberSession> session_;
-  std::optional<UpdateId> requested_;  // from the loader, newest
-  std::vector<std::uint64_t> row_keys_;
-  CsrView sparse_;
-
-  // Gradients that servers may ask for again: everything up to the outcome.
-  struct Staging {
-    UpdateId update;
-    StepResult result;
-  };
-
-  Mutex mutex_;
-  CondVar changed_;
-  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);  // the job or the session is over
-  std::optional<Welcome> welcome_ ABSL_GUARDED_BY(mutex_);
-  Term term_ ABSL_GUARDED_BY(mutex_);  // of the chief that sent it
-  bool ready_due_ ABSL_GUARDED_BY(mutex_) = false;  // after each Welcome, once all servers are connected
-  std::optional<std::vector<ServerAddress>> moved_servers_ ABSL_GUARDED_BY(mutex_);  // not looked at yet
-  bool renewed_ ABSL_GUARDED_BY(mutex_) = false;  // a new incarnation says hello everywhere
-  bool stop_asked_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string waits_for_ ABSL_GUARDED_BY(mutex_);            // whom the job waits for, as the chief said last
-  std::optional<Ticket> bound_ ABSL_GUARDED_BY(mutex_);      // to be computed next
-  std::optional<Ticket> ahead_ ABSL_GUARDED_BY(mutex_);      // provisional: its input may be read
-  std::optional<UpdateId> current_ ABSL_GUARDED_BY(mutex_);  // in the step loop's hands
-  std::optional<Outcome> outcome_ ABSL_GUARDED_BY(mutex_);   // of current_
-  Staging staging_ ABSL_GUARDED_BY(mutex_);
-  // When to stage everything once more, by server: at once on a fresh stream, after a pause when it said retry.
-  std::vector<TimePoint> restage_at_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::pair<int, std::vector<std::int32_t>>> missing_ ABSL_GUARDED_BY(mutex_);
-  std::uint64_t pull_request_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<bool> pulled_ ABSL_GUARDED_BY(mutex_);        // by server, for pull_request_
-  std::vector<TimePoint> pull_at_ ABSL_GUARDED_BY(mutex_);  // when to ask (again), by server
-  std::vector<Version> pulled_version_ ABSL_GUARDED_BY(mutex_);
-};
+}  // namespace
 
 Worker::~Worker() {
   // Links ask the session for the envelope; the session's last callbacks need neither.
   links_.clear();
-  session_.reset();
+  std::shared_ptr<MemberSession> last;
+  {
+    MutexLock lock(mutex_);
+    last = std::exchange(session_, nullptr);
+  }
+  last.reset();
   buffers_.reset();
 }
 
@@ -134,9 +42,11 @@ void Worker::Fail(const absl::Status& status) {
 
 void Worker::OnWelcome(const Welcome& welcome, Term term) {
   ready_due_ = true;
+  nothing_binds_ = false;
+  departure_.AnnounceAgain();
   if (welcome_) {
     if (welcome.servers.size() != welcome_->servers.size()) {
-      if (!end_) end_ = absl::AbortedError("the job has another number of servers now; this worker must start anew");
+      if (!end_) end_ = absl::FailedPreconditionError("the job has another number of servers now");
       return;
     }
     moved_servers_ = welcome.servers;
@@ -158,6 +68,13 @@ void Worker::Supersede() {
 }
 
 void Worker::OnChiefMessage(Message message) {
+  if (const auto* leave = std::get_if<LeaveNow>(&message.body)) {
+    BeginToLeave(leave->reason);
+    MutexLock lock(mutex_);
+    nothing_binds_ = true;
+    changed_.NotifyAll();
+    return;
+  }
   std::string say;
   {
     MutexLock lock(mutex_);
@@ -167,7 +84,10 @@ void Worker::OnChiefMessage(Message message) {
       say = absl::StrCat("admitted with rank ", admitted->rank.value());
     } else if (auto* waiting = std::get_if<Waiting>(&message.body)) {
       if (!waiting->for_whom.empty() && waiting->for_whom != waits_for_) {
-        say = absl::StrCat("the job waits for ", waiting->for_whom);
+        say = absl::StrCat("waiting for ", waiting->for_whom);
+        if (waiting->deadline_ms > 0) {
+          absl::StrAppendFormat(&say, ", at most %.1f s", ToSeconds(Milliseconds(waiting->deadline_ms)));
+        }
       }
       waits_for_ = waiting->for_whom;
     } else if (auto* ticket = std::get_if<Ticket>(&message.body)) {
@@ -191,6 +111,7 @@ void Worker::OnChiefMessage(Message message) {
       }
     } else if (auto* outcome = std::get_if<Outcome>(&message.body)) {
       if (current_ == outcome->update) outcome_ = *outcome;
+      committed_ |= outcome->committed;
       if (bound_ && bound_->update == outcome->update) bound_.reset();
     } else if (auto* end = std::get_if<JobEnd>(&message.body)) {
       say = absl::StrCat("the job is over: ", end->status, end->message.empty() ? "" : ": ", end->message);
@@ -231,8 +152,10 @@ void Worker::OnServerMessage(int server, Message message, const PayloadIn& paylo
       if (refuse->update == staging_.update) restage_at_[index] = later;
     } else if (refuse->reason == RefuseReason::kStaleIncarnation || refuse->reason == RefuseReason::kForeignJob) {
       if (!end_) {
-        end_ = absl::PermissionDeniedError(
-            absl::StrCat("ps:", server, " refused (", ToString(refuse->reason), "): ", refuse->message));
+        const std::string text =
+            absl::StrCat("ps:", server, " refused (", ToString(refuse->reason), "): ", refuse->message);
+        end_ = refuse->reason == RefuseReason::kStaleIncarnation ? absl::FailedPreconditionError(text)
+                                                                 : absl::PermissionDeniedError(text);
       }
     } else if (current_ && refuse->update == *current_) {
       outcome_ = Outcome{*current_, false, {}};  // void there, so it can never commit
@@ -276,10 +199,16 @@ absl::Status Worker::Connect() {
   session.join.data_statistics_json = data_.statistics_json;
   session.join.tensors.assign(model_->tensors().begin(), model_->tensors().end());
   session.join.compute_fingerprint = backend_->Fingerprint();
-  session_ = std::make_unique<MemberSession>(
+  session.join.former = former_;
+  session.job_id = job_id_;
+  auto fresh = std::make_shared<MemberSession>(
       std::move(session), transport_, clock_,
       MemberSession::Callbacks{[this](Message message) { OnChiefMessage(std::move(message)); },
                                [this](const absl::Status& status) { Fail(status); }});
+  {
+    MutexLock lock(mutex_);
+    session_ = std::move(fresh);
+  }
   session_->Start();
   Doing("waiting for the servers");
   EK_RETURN_IF_ERROR(WaitFor("the chief's welcome", kNever,
@@ -290,6 +219,8 @@ absl::Status Worker::Connect() {
     if (end_ || !welcome_) return absl::OkStatus();
     welcome = *welcome_;
   }
+  // A new life mostly finds the layout that the one before it had.
+  if (buffers_ && buffers_->layout().servers() == welcome.servers.size()) return LinkUp(welcome);
   EK_ASSIGN_OR_RETURN(ParameterLayout layout,
                       ParameterLayout::Create(welcome.tensors, welcome.bucket_bytes,
                                               static_cast<std::uint32_t>(welcome.servers.size())));
@@ -297,6 +228,10 @@ absl::Status Worker::Connect() {
   const std::vector<void*> parameters = buffers_->ParameterPointers();
   const std::vector<void*> gradients = buffers_->GradientPointers();
   EK_RETURN_IF_ERROR(model_->Bind(parameters, gradients));
+  return LinkUp(welcome);
+}
+
+absl::Status Worker::LinkUp(const Welcome& welcome) {
   {
     MutexLock lock(mutex_);
     pulled_.assign(welcome.servers.size(), true);
@@ -306,9 +241,8 @@ absl::Status Worker::Connect() {
   }
   for (std::size_t i = 0; i < welcome.servers.size(); ++i) links_.push_back(MakeLink(i, welcome.servers[i]));
   servers_ = welcome.servers;
-  EK_RETURN_IF_ERROR(
-      WaitFor("the servers", kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stop_asked_ || AllUp(); }));
-  return absl::OkStatus();
+  said_down_.assign(links_.size(), false);
+  return WaitFor("the servers", kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stop_asked_ || AllUp(); });
 }
 
 bool Worker::AllUp() const {
@@ -364,8 +298,8 @@ void Worker::FollowServers() {
   }
 }
 
-template <class Done>
-absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, Done done, bool needs_servers) {
+absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, const std::function<bool()>& done,
+                             bool needs_servers) {
   const Duration ps_timeout = options_.experiment.membership.ps_timeout;
   for (;;) {
     FollowServers();
@@ -381,10 +315,17 @@ absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, Done d
       for (TimePoint due : pull_at_) wake = std::min(wake, due > now ? due : kNever);
       for (TimePoint due : restage_at_) wake = std::min(wake, due > now ? due : kNever);
       TimePoint attempt = kNever;
-      for (const auto& link : links_) {
+      for (std::size_t i = 0; i < links_.size(); ++i) {
+        const auto& link = links_[i];
         attempt = std::min(attempt, link->NextAttempt());
         const TimePoint down = link->down_since();
+        if (down == kNever) said_down_[i] = false;
         if (down == kNever || !needs_servers) continue;
+        if (const std::string why = link->last_error(); !why.empty() && !said_down_[i]) {
+          said_down_[i] = true;
+          LogInfo(absl::StrFormat("waiting for %s at %s, at most %.1f s (%s)", link->server(), link->address(),
+                                  ToSeconds(down + ps_timeout - now), why));
+        }
         if (down + ps_timeout <= now) {
           return absl::DeadlineExceededError(absl::StrFormat("waited %.1f s for %s at %s, while waiting for %s: %s",
                                                              ToSeconds(ps_timeout), link->server(), link->address(),
@@ -398,187 +339,6 @@ absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, Done d
   }
 }
 
-// --- a step ---------------------------------------------------------------------------------------------------------
-
-bool Worker::Cancelled(UpdateId update) {
-  MutexLock lock(mutex_);
-  return end_.has_value() || (outcome_ && outcome_->update == update);
-}
-
-absl::Status Worker::PullParameters(const Ticket& ticket, double* seconds) {
-  const TimePoint start = clock_.Now();
-  {
-    MutexLock lock(mutex_);
-    ++pull_request_;
-    pulled_.assign(pulled_.size(), false);
-    pull_at_.assign(pull_at_.size(), start);
-  }
-  for (;;) {
-    std::vector<int> ask;
-    std::uint64_t request;
-    {
-      MutexLock lock(mutex_);
-      request = pull_request_;
-      for (std::size_t i = 0; i < pull_at_.size(); ++i) {
-        if (pull_at_[i] <= clock_.Now() && links_[i]->up()) {
-          ask.push_back(static_cast<int>(i));
-          pull_at_[i] = kNever;
-        }
-      }
-    }
-    for (int server : ask) {
-      (void)links_[static_cast<std::size_t>(server)]->Send(Pull{request, ticket.version, ticket.deadline_ms});
-    }
-    EK_RETURN_IF_ERROR(
-        WaitFor(absl::StrCat("version ", ToString(ticket.version)), kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-          if (outcome_ && outcome_->update == *current_) return true;
-          bool all = true;
-          for (std::size_t i = 0; i < pulled_.size(); ++i) {
-            if (pull_at_[i] <= clock_.Now() && links_[i]->up()) return true;
-            all = all && pulled_[i];
-          }
-          return all;
-        }));
-    MutexLock lock(mutex_);
-    const bool cancelled = end_ || (outcome_ && outcome_->update == ticket.update);
-    if (cancelled || std::find(pulled_.begin(), pulled_.end(), false) == pulled_.end()) break;
-  }
-  *seconds = ToSeconds(clock_.Now() - start);
-  return absl::OkStatus();
-}
-
-void Worker::StageBucket(UpdateId update, int bucket, int server) {
-  const auto index = ServerIndex(static_cast<std::uint32_t>(server));
-  if (buffers_->layout().StripeOf(bucket, index).size() == 0) return;
-  Stage stage;
-  stage.update = update;
-  stage.bucket = bucket;
-  // A link that is down restages everything once it is up again.
-  (void)links_[static_cast<std::size_t>(server)]->Send(std::move(stage), buffers_->Gradient(bucket, index));
-}
-
-void Worker::StageClosing(int server) {
-  Stage stage;
-  {
-    MutexLock lock(mutex_);
-    stage.update = staging_.update;
-    stage.bucket = -1;
-    stage.closing = true;
-    stage.samples = staging_.result.samples;
-    stage.loss_sum = staging_.result.loss_sum;
-    stage.non_finite = staging_.result.non_finite;
-    stage.non_finite_layer = staging_.result.non_finite_layer;
-    stage.computed_on = pulled_version_[static_cast<std::size_t>(server)];
-  }
-  (void)links_[static_cast<std::size_t>(server)]->Send(std::move(stage));
-}
-
-void Worker::StageAll(int server) {
-  UpdateId update;
-  {
-    MutexLock lock(mutex_);
-    update = staging_.update;
-  }
-  for (int bucket = 0; bucket < static_cast<int>(buffers_->layout().buckets().size()); ++bucket) {
-    StageBucket(update, bucket, server);
-  }
-  StageClosing(server);
-}
-
-absl::StatusOr<StepResult> Worker::Compute(const Ticket& ticket, const Batch& batch) {
-  ModelInput input;
-  input.batch = batch.size();
-  if (data_.dataset->spec().sparse) {
-    sparse_ = CsrView{batch.size(), data_.dataset->spec().features[0], batch.row_offsets, batch.columns, batch.values};
-    input.sparse = &sparse_;
-  } else {
-    input.features = batch.features;
-  }
-  input.labels = batch.labels;
-  row_keys_.clear();
-  for (std::int64_t sample : batch.samples) {
-    row_keys_.push_back(
-        MixKey(options_.experiment.train.seed, ticket.epoch.value(), static_cast<std::uint64_t>(sample)));
-  }
-  input.row_keys = row_keys_;
-  model_->ParametersChanged();
-  return model_->TrainStep(input, [&](int tensor) {
-    buffers_->TensorReady(tensor, [&](int bucket) {
-      if (Cancelled(ticket.update)) return;
-      for (int server = 0; server < server_count(); ++server) StageBucket(ticket.update, bucket, server);
-    });
-  });
-}
-
-absl::Status Worker::Step(const Ticket& ticket) {
-  Doing(absl::StrCat("pulling ", ToString(ticket.version)));
-  StepReport report;
-  report.update = ticket.update;
-  EK_RETURN_IF_ERROR(PullParameters(ticket, &report.pull_seconds));
-  if (Cancelled(ticket.update)) return absl::OkStatus();
-
-  Doing("computing");
-  TimePoint at = clock_.Now();
-  EK_ASSIGN_OR_RETURN(const Batch* batch, loader_->Take(ticket.update));
-  report.input_seconds = ToSeconds(clock_.Now() - at);
-  ReadAhead();
-  const TimePoint deadline = clock_.Now() + Milliseconds(ticket.deadline_ms);
-  if (!buffers_->BeginStep(deadline)) {
-    return absl::DeadlineExceededError("the servers did not take the last step's gradients in time");
-  }
-  {
-    MutexLock lock(mutex_);
-    staging_.update = ticket.update;
-    restage_at_.assign(restage_at_.size(), kNever);
-    missing_.clear();
-  }
-  at = clock_.Now();
-  EK_ASSIGN_OR_RETURN(const StepResult result, Compute(ticket, *batch));
-  report.compute_seconds = ToSeconds(clock_.Now() - at);
-  report.samples = result.samples;
-  at = clock_.Now();
-  {
-    MutexLock lock(mutex_);
-    staging_.result = result;
-  }
-  if (Cancelled(ticket.update)) return absl::OkStatus();
-  for (int server = 0; server < server_count(); ++server) StageClosing(server);
-  report.stage_seconds = ToSeconds(clock_.Now() - at);
-  (void)session_->Send(report);  // only informs
-  return AwaitOutcome(ticket.update);
-}
-
-absl::Status Worker::AwaitOutcome(UpdateId update) {
-  Doing(absl::StrCat("waiting for the outcome of ", ToString(update)));
-  for (;;) {
-    EK_RETURN_IF_ERROR(
-        WaitFor(absl::StrCat("the outcome of ", ToString(update)), kNever, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-          const TimePoint now = clock_.Now();
-          return (outcome_ && outcome_->update == update) || !missing_.empty() ||
-                 (ahead_ && ahead_->update != requested_) ||
-                 std::any_of(restage_at_.begin(), restage_at_.end(), [now](TimePoint due) { return due <= now; });
-        }));
-    ReadAhead();
-    std::vector<int> restage;
-    std::vector<std::pair<int, std::vector<std::int32_t>>> missing;
-    {
-      MutexLock lock(mutex_);
-      if (end_ || (outcome_ && outcome_->update == update)) return absl::OkStatus();
-      for (std::size_t i = 0; i < restage_at_.size(); ++i) {
-        if (restage_at_[i] > clock_.Now()) continue;
-        restage.push_back(static_cast<int>(i));
-        restage_at_[i] = kNever;
-      }
-      missing.swap(missing_);
-    }
-    for (int server : restage) StageAll(server);
-    for (const auto& [server, buckets] : missing) {
-      for (std::int32_t bucket : buckets) StageBucket(update, bucket, server);
-      StageClosing(server);
-    }
-  }
-}
-
 // --- the loop -------------------------------------------------------------------------------------------------------
 
 absl::Status Worker::Loop() {
@@ -587,13 +347,15 @@ absl::Status Worker::Loop() {
     EK_RETURN_IF_ERROR(WaitFor(
         "a ticket", kNever,
         [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-          return stop_asked_ || bound_ || (ahead_ && ahead_->update != requested_);
+          return (stop_asked_ && nothing_binds_) || bound_ || (ahead_ && ahead_->update != requested_);
         },
         /*needs_servers=*/false));
     std::optional<Ticket> ticket;
     {
       MutexLock lock(mutex_);
-      if (end_ || stop_asked_) return absl::OkStatus();
+      if (end_) return absl::OkStatus();
+      const bool fits = !stop_asked_ || clock_.Now() + FromSeconds(step_seconds_) <= leave_by_;
+      if (stop_asked_ && (bound_ ? !fits : nothing_binds_)) return absl::OkStatus();
       ticket = std::exchange(bound_, std::nullopt);
       if (ticket) {
         current_ = ticket->update;
@@ -608,9 +370,11 @@ absl::Status Worker::Loop() {
       loader_->Request(ticket->update, ticket->epoch, ticket->positions);
       requested_ = ticket->update;
     }
-    EK_RETURN_IF_ERROR(Step(*ticket));
+    const absl::Status status = Step(*ticket);
     MutexLock lock(mutex_);
+    step_began_ = kNever;
     current_.reset();
+    if (!status.ok()) return status;
   }
 }
 
@@ -626,38 +390,10 @@ void Worker::ReadAhead() {
   requested_ = ahead->update;
 }
 
-absl::Status Worker::LeaveInOrder() {
-  LogInfo(absl::StrCat("leaving: ", stop_.reason()));
-  for (auto& link : links_) link->Close();  // servers hear of the leave from the chief; their refusals say nothing new
-  session_->Leave(stop_.reason(), options_.experiment.membership.drain);
-  const absl::Status status =
-      WaitFor("the chief's goodbye", clock_.Now() + options_.experiment.membership.drain, [] { return false; });
-  return absl::IsDeadlineExceeded(status) ? absl::OkStatus() : status;
-}
-
-absl::Status Worker::Run() {
-  EK_RETURN_IF_ERROR(OpenModel());
-  const int subscription = stop_.Subscribe([this] {
-    MutexLock lock(mutex_);
-    stop_asked_ = true;
-    changed_.NotifyAll();
-  });
-  absl::Status status = Connect();
-  if (status.ok()) status = Loop();
-  bool ended = false;
-  {
-    MutexLock lock(mutex_);
-    ended = end_.has_value();
-  }
-  if (status.ok() && !ended) status = LeaveInOrder();
-  stop_.Unsubscribe(subscription);
-  return status;
-}
-
-}  // namespace
+}  // namespace worker_internal
 
 absl::Status RunWorker(const WorkerOptions& options, Transport& transport, const Clock& clock, StopSource& stop) {
-  return Worker(options, transport, clock, stop).Run();
+  return worker_internal::Worker(options, transport, clock, stop).Run();
 }
 
 }  // namespace evenkeel

@@ -21,6 +21,7 @@ namespace evenkeel {
 struct MemberSessionOptions {
   std::string chief_address;  // "host:port"
   std::string spec_hash;
+  std::string job_id;         // of the job that this process belongs to already; empty: it takes the chief's
   Join join;                  // its nonce names this life of the process
   Duration chief_timeout = std::chrono::seconds(60);   // without a stream to the chief
   Duration connect_timeout = std::chrono::seconds(5);  // of one attempt
@@ -31,8 +32,8 @@ class MemberSession {
   struct Callbacks {
     // Every message of the chief's, Welcome first on each stream. Messages of an older term are left out.
     std::function<void(Message)> on_message;
-    // Once, last. kPermissionDenied: refused for good; kDeadlineExceeded: the chief did not answer for chief_timeout;
-    // ok: the stream ended after Leave or after a JobEnd.
+    // Once, last. kPermissionDenied: refused for good; kFailedPrecondition: this incarnation was fenced;
+    // kDeadlineExceeded: the chief did not answer for chief_timeout; ok: the stream ended after Leave or after a JobEnd.
     std::function<void(const absl::Status&)> on_end;
   };
 

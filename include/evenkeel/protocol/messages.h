@@ -56,6 +56,7 @@ struct Join {
   std::string data_statistics_json;
   std::vector<TensorSpec> tensors;
   std::string compute_fingerprint;
+  Incarnation former;  // that this process had before it was fenced: it takes its name only if nobody else has it
   friend bool operator==(const Join&, const Join&) = default;
 };
 
@@ -73,6 +74,8 @@ struct Renew {
 
 struct Leave {
   std::string reason;
+  // Not yet: the ticket that the worker holds is finished, no other binds; a Leave without it follows.
+  bool after_ticket = false;
   friend bool operator==(const Leave&, const Leave&) = default;
 };
 
@@ -103,6 +106,14 @@ struct EvalReport {
 // Anyone, without joining.
 struct StatusRequest {
   friend bool operator==(const StatusRequest&, const StatusRequest&) = default;
+};
+struct ExperimentRequest {
+  friend bool operator==(const ExperimentRequest&, const ExperimentRequest&) = default;
+};
+// Lets a member go in good order.
+struct Drain {
+  std::string name;
+  friend bool operator==(const Drain&, const Drain&) = default;
 };
 
 // --- chief -> member ------------------------------------------------------------------------------------------------
@@ -137,6 +148,7 @@ struct Admitted {
 // joined and is not welcomed yet that the chief is there.
 struct Waiting {
   std::string for_whom;
+  std::int64_t deadline_ms = 0;  // after so long the chief gives up; 0: it waits until the job ends
   friend bool operator==(const Waiting&, const Waiting&) = default;
 };
 
@@ -209,6 +221,28 @@ struct CheckpointDurable {
 struct StatusReply {
   std::string json;
   friend bool operator==(const StatusReply&, const StatusReply&) = default;
+};
+
+struct ExperimentReply {
+  std::string job_id;
+  std::string experiment_json;  // canonical, before ${VAR}
+  std::string spec_hash;
+  friend bool operator==(const ExperimentReply&, const ExperimentReply&) = default;
+};
+
+// To a worker: no ticket binds any more; it leaves once the one that it holds is decided. Answers Leave.after_ticket, and
+// comes unasked by an order.
+struct LeaveNow {
+  std::string reason;
+  friend bool operator==(const LeaveNow&, const LeaveNow&) = default;
+};
+
+// What becomes of an order.
+struct OrderReply {
+  bool accepted = false;
+  std::string message;
+  bool unknown = false;  // not accepted: what the order names is not there
+  friend bool operator==(const OrderReply&, const OrderReply&) = default;
 };
 
 // --- chief -> server ------------------------------------------------------------------------------------------------
@@ -422,8 +456,9 @@ struct PullData {
 using Body = std::variant<Join, Ready, Renew, Leave, StepReport, EvalReport, StatusRequest,                      //
                           Welcome, Admitted, Waiting, Ticket, Bind, Outcome, Refuse, JobEnd, CheckpointDurable, StatusReply,  //
                           Configure, Continue, ReadDecisions, Members, Seal, Drop, Decision, Snapshot,           //
-                          Configured, KeptDecisions, MembersAck, Staged, Sealed, Applied, SnapshotDone,                         //
-                          Hello, HelloAck, Stage, StageAck, Pull, PullData>;
+                          Configured, KeptDecisions, MembersAck, Staged, Sealed, Applied, SnapshotDone,          //
+                          Hello, HelloAck, Stage, StageAck, Pull, PullData,                                      //
+                          ExperimentRequest, ExperimentReply, Drain, OrderReply, LeaveNow>;
 
 struct Message {
   Envelope envelope;

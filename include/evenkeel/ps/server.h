@@ -240,6 +240,7 @@ class Server {
   bool AcceptChiefEnvelope(const Message& message);
   void OnWelcome(const Envelope& envelope, const Welcome& welcome);
   void OnRefuse(const Refuse& refuse);
+  void OnWaiting(const Waiting& waiting);
   void OnConfigure(const Envelope& envelope, const Configure& configure);
   void OnContinue(const Continue& order);
   void MaybeConfirmContinue();
@@ -302,6 +303,7 @@ class Server {
   Incarnation incarnation_;
   Duration renew_interval_{0};
   std::string state_text_;
+  std::string waits_for_;  // whom the job waits for, as the chief said last
   TimePoint state_since_{};
 
   // Our place.

@@ -1,0 +1,138 @@
+// A worker's state and its parts: worker.cc (messages, connections, the loop) · worker_step.cc (pull, compute, stage) ·
+// worker_lives.cc (leaving, and joining again after a fence).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "evenkeel/core/mutex.h"
+#include "evenkeel/data/dataset.h"
+#include "evenkeel/kernels/backend.h"
+#include "evenkeel/model/model.h"
+#include "evenkeel/protocol/member_session.h"
+#include "evenkeel/worker/worker.h"
+#include "worker/batch_loader.h"
+#include "worker/departure.h"
+#include "worker/server_link.h"
+#include "worker/step_buffers.h"
+
+namespace evenkeel::worker_internal {
+
+class Worker {
+ public:
+  Worker(const WorkerOptions& options, Transport& transport, const Clock& clock, StopSource& stop)
+      : options_(options), transport_(transport), clock_(clock), stop_(stop) {}
+  ~Worker();
+
+  absl::Status Run();
+
+ private:
+  // --- callbacks, from the transport's threads
+  void OnChiefMessage(Message message);
+  void OnServerMessage(int server, Message message, const PayloadIn& payload);
+  void OnWelcome(const Welcome& welcome, Term term) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Supersede() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginToLeave(const std::string& reason);
+  void Fail(const absl::Status& status);
+
+  // --- the step loop's thread
+  absl::Status OpenModel();
+  absl::Status Connect();
+  absl::Status LinkUp(const Welcome& welcome);
+  absl::Status Loop();
+  absl::Status Step(const Ticket& ticket);
+  absl::Status PullParameters(const Ticket& ticket, double* seconds);
+  absl::StatusOr<StepResult> Compute(const Ticket& ticket, const Batch& batch);
+  void StageBucket(UpdateId update, int bucket, int server);
+  void StageAll(int server);
+  void StageClosing(int server);
+  absl::Status AwaitOutcome(UpdateId update);
+  void ReadAhead();
+  absl::Status LeaveInOrder();
+  absl::Status Live();
+  bool MayLiveAgain(const absl::Status& end);
+  void BeginNewLife();
+  // --- on the departure's thread
+  void Announce();
+  void GiveBack();
+  std::shared_ptr<MemberSession> Session();
+  std::string LeaveReason();
+  bool Cancelled(UpdateId update);
+  // Waits for `done` (called under the lock), keeping the links up. Returns early, with end_, once that is set: ok
+  // where the job ended well, so look at end_ too.
+  absl::Status WaitFor(const std::string& what, TimePoint deadline, const std::function<bool()>& done,
+                       bool needs_servers = true);
+  std::unique_ptr<ServerLink> MakeLink(std::size_t index, const ServerAddress& address);
+  void FollowServers();
+  void SayReady();
+  bool AllUp() const;
+  void Doing(const std::string& what) { session_->SetState(what); }
+  int server_count() const { return static_cast<int>(links_.size()); }
+
+  // Constant after construction.
+  const WorkerOptions& options_;
+  Transport& transport_;
+  const Clock& clock_;
+  StopSource& stop_;
+
+  // The step loop's own.
+  OpenedData data_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<StepBuffers> buffers_;
+  std::unique_ptr<BatchLoader> loader_;
+  std::vector<std::unique_ptr<ServerLink>> links_;
+  std::vector<ServerAddress> servers_;  // that the links lead to
+  std::shared_ptr<MemberSession> session_;  // set under mutex_; the departure's thread holds it while it speaks
+  std::optional<UpdateId> requested_;       // from the loader, newest
+  std::vector<bool> said_down_;             // of each server, that it is awaited
+  Incarnation former_;                      // of the life before this one
+  std::string job_id_;                      // that the lives before this one belonged to
+  int fruitless_lives_ = 0;
+  std::optional<Backoff> rejoin_backoff_;
+  std::vector<std::uint64_t> row_keys_;
+  CsrView sparse_;
+
+  // Gradients that servers may ask for again: everything up to the outcome.
+  struct Staging {
+    UpdateId update;
+    StepResult result;
+  };
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);  // the job or the session is over
+  std::optional<Welcome> welcome_ ABSL_GUARDED_BY(mutex_);
+  Term term_ ABSL_GUARDED_BY(mutex_);  // of the chief that sent it
+  bool ready_due_ ABSL_GUARDED_BY(mutex_) = false;  // after each Welcome, once all servers are connected
+  std::optional<std::vector<ServerAddress>> moved_servers_ ABSL_GUARDED_BY(mutex_);  // not looked at yet
+  bool renewed_ ABSL_GUARDED_BY(mutex_) = false;  // a new incarnation says hello everywhere
+  bool stop_asked_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string leave_reason_ ABSL_GUARDED_BY(mutex_);       // empty: the stop's
+  bool nothing_binds_ ABSL_GUARDED_BY(mutex_) = false;     // any more, as the chief has said; or it can't be told
+  TimePoint leave_by_ ABSL_GUARDED_BY(mutex_) = kNever;    // what is not decided then is given back
+  TimePoint step_began_ ABSL_GUARDED_BY(mutex_) = kNever;  // kNever: all is staged
+  double step_seconds_ ABSL_GUARDED_BY(mutex_) = 0;        // smoothed; 0: none yet
+  bool committed_ ABSL_GUARDED_BY(mutex_) = false;         // something, in this life
+  std::string waits_for_ ABSL_GUARDED_BY(mutex_);            // whom the job waits for, as the chief said last
+  std::optional<Ticket> bound_ ABSL_GUARDED_BY(mutex_);      // to be computed next
+  std::optional<Ticket> ahead_ ABSL_GUARDED_BY(mutex_);      // provisional: its input may be read
+  std::optional<UpdateId> current_ ABSL_GUARDED_BY(mutex_);  // in the step loop's hands
+  std::optional<Outcome> outcome_ ABSL_GUARDED_BY(mutex_);   // of current_
+  Staging staging_ ABSL_GUARDED_BY(mutex_);
+  // When to stage everything once more, by server: at once on a fresh stream, after a pause when it said retry.
+  std::vector<TimePoint> restage_at_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::pair<int, std::vector<std::int32_t>>> missing_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t pull_request_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<bool> pulled_ ABSL_GUARDED_BY(mutex_);        // by server, for pull_request_
+  std::vector<TimePoint> pull_at_ ABSL_GUARDED_BY(mutex_);  // when to ask (again), by server
+  std::vector<Version> pulled_version_ ABSL_GUARDED_BY(mutex_);
+
+  Departure departure_{clock_, [this] { Announce(); }, [this] { GiveBack(); }};  // last: its thread uses the rest
+};
+
+}  // namespace evenkeel::worker_internal

@@ -1,0 +1,208 @@
+// A step: pull the version, compute, stage on every server, learn what became of it.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "evenkeel/core/random.h"
+#include "evenkeel/core/status.h"
+#include "worker/worker_impl.h"
+
+namespace evenkeel::worker_internal {
+namespace {
+
+// A step's time is smoothed with this weight of the newest.
+constexpr double kSmoothing = 0.3;
+
+}  // namespace
+
+bool Worker::Cancelled(UpdateId update) {
+  MutexLock lock(mutex_);
+  return end_.has_value() || (outcome_ && outcome_->update == update);
+}
+
+absl::Status Worker::PullParameters(const Ticket& ticket, double* seconds) {
+  const TimePoint start = clock_.Now();
+  {
+    MutexLock lock(mutex_);
+    ++pull_request_;
+    pulled_.assign(pulled_.size(), false);
+    pull_at_.assign(pull_at_.size(), start);
+  }
+  for (;;) {
+    std::vector<int> ask;
+    std::uint64_t request;
+    {
+      MutexLock lock(mutex_);
+      request = pull_request_;
+      for (std::size_t i = 0; i < pull_at_.size(); ++i) {
+        if (pull_at_[i] <= clock_.Now() && links_[i]->up()) {
+          ask.push_back(static_cast<int>(i));
+          pull_at_[i] = kNever;
+        }
+      }
+    }
+    for (int server : ask) {
+      (void)links_[static_cast<std::size_t>(server)]->Send(Pull{request, ticket.version, ticket.deadline_ms});
+    }
+    EK_RETURN_IF_ERROR(
+        WaitFor(absl::StrCat("version ", ToString(ticket.version)), kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+          if (outcome_ && outcome_->update == *current_) return true;
+          bool all = true;
+          for (std::size_t i = 0; i < pulled_.size(); ++i) {
+            if (pull_at_[i] <= clock_.Now() && links_[i]->up()) return true;
+            all = all && pulled_[i];
+          }
+          return all;
+        }));
+    MutexLock lock(mutex_);
+    const bool cancelled = end_ || (outcome_ && outcome_->update == ticket.update);
+    if (cancelled || std::find(pulled_.begin(), pulled_.end(), false) == pulled_.end()) break;
+  }
+  *seconds = ToSeconds(clock_.Now() - start);
+  return absl::OkStatus();
+}
+
+void Worker::StageBucket(UpdateId update, int bucket, int server) {
+  const auto index = ServerIndex(static_cast<std::uint32_t>(server));
+  if (buffers_->layout().StripeOf(bucket, index).size() == 0) return;
+  Stage stage;
+  stage.update = update;
+  stage.bucket = bucket;
+  // A link that is down restages everything once it is up again.
+  (void)links_[static_cast<std::size_t>(server)]->Send(std::move(stage), buffers_->Gradient(bucket, index));
+}
+
+void Worker::StageClosing(int server) {
+  Stage stage;
+  {
+    MutexLock lock(mutex_);
+    stage.update = staging_.update;
+    stage.bucket = -1;
+    stage.closing = true;
+    stage.samples = staging_.result.samples;
+    stage.loss_sum = staging_.result.loss_sum;
+    stage.non_finite = staging_.result.non_finite;
+    stage.non_finite_layer = staging_.result.non_finite_layer;
+    stage.computed_on = pulled_version_[static_cast<std::size_t>(server)];
+  }
+  (void)links_[static_cast<std::size_t>(server)]->Send(std::move(stage));
+}
+
+void Worker::StageAll(int server) {
+  UpdateId update;
+  {
+    MutexLock lock(mutex_);
+    update = staging_.update;
+  }
+  for (int bucket = 0; bucket < static_cast<int>(buffers_->layout().buckets().size()); ++bucket) {
+    StageBucket(update, bucket, server);
+  }
+  StageClosing(server);
+}
+
+absl::StatusOr<StepResult> Worker::Compute(const Ticket& ticket, const Batch& batch) {
+  ModelInput input;
+  input.batch = batch.size();
+  if (data_.dataset->spec().sparse) {
+    sparse_ = CsrView{batch.size(), data_.dataset->spec().features[0], batch.row_offsets, batch.columns, batch.values};
+    input.sparse = &sparse_;
+  } else {
+    input.features = batch.features;
+  }
+  input.labels = batch.labels;
+  row_keys_.clear();
+  for (std::int64_t sample : batch.samples) {
+    row_keys_.push_back(
+        MixKey(options_.experiment.train.seed, ticket.epoch.value(), static_cast<std::uint64_t>(sample)));
+  }
+  input.row_keys = row_keys_;
+  model_->ParametersChanged();
+  return model_->TrainStep(input, [&](int tensor) {
+    buffers_->TensorReady(tensor, [&](int bucket) {
+      if (Cancelled(ticket.update)) return;
+      for (int server = 0; server < server_count(); ++server) StageBucket(ticket.update, bucket, server);
+    });
+  });
+}
+
+absl::Status Worker::Step(const Ticket& ticket) {
+  Doing(absl::StrCat("pulling ", ToString(ticket.version)));
+  const TimePoint began = clock_.Now();
+  {
+    MutexLock lock(mutex_);
+    step_began_ = began;
+  }
+  StepReport report;
+  report.update = ticket.update;
+  EK_RETURN_IF_ERROR(PullParameters(ticket, &report.pull_seconds));
+  if (Cancelled(ticket.update)) return absl::OkStatus();
+
+  Doing("computing");
+  TimePoint at = clock_.Now();
+  EK_ASSIGN_OR_RETURN(const Batch* batch, loader_->Take(ticket.update));
+  report.input_seconds = ToSeconds(clock_.Now() - at);
+  ReadAhead();
+  const TimePoint deadline = clock_.Now() + Milliseconds(ticket.deadline_ms);
+  if (!buffers_->BeginStep(deadline)) {
+    return absl::DeadlineExceededError("the servers did not take the last step's gradients in time");
+  }
+  {
+    MutexLock lock(mutex_);
+    staging_.update = ticket.update;
+    restage_at_.assign(restage_at_.size(), kNever);
+    missing_.clear();
+  }
+  at = clock_.Now();
+  EK_ASSIGN_OR_RETURN(const StepResult result, Compute(ticket, *batch));
+  report.compute_seconds = ToSeconds(clock_.Now() - at);
+  report.samples = result.samples;
+  at = clock_.Now();
+  {
+    MutexLock lock(mutex_);
+    staging_.result = result;
+  }
+  if (Cancelled(ticket.update)) return absl::OkStatus();
+  for (int server = 0; server < server_count(); ++server) StageClosing(server);
+  report.stage_seconds = ToSeconds(clock_.Now() - at);
+  {
+    MutexLock lock(mutex_);
+    step_began_ = kNever;
+    const double seconds = ToSeconds(clock_.Now() - began);
+    step_seconds_ += (step_seconds_ > 0 ? kSmoothing : 1) * (seconds - step_seconds_);
+  }
+  (void)session_->Send(report);  // only informs
+  return AwaitOutcome(ticket.update);
+}
+
+absl::Status Worker::AwaitOutcome(UpdateId update) {
+  Doing(absl::StrCat("waiting for the outcome of ", ToString(update)));
+  for (;;) {
+    EK_RETURN_IF_ERROR(
+        WaitFor(absl::StrCat("the outcome of ", ToString(update)), kNever, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+          const TimePoint now = clock_.Now();
+          return (outcome_ && outcome_->update == update) || !missing_.empty() ||
+                 (ahead_ && ahead_->update != requested_) ||
+                 std::any_of(restage_at_.begin(), restage_at_.end(), [now](TimePoint due) { return due <= now; });
+        }));
+    ReadAhead();
+    std::vector<int> restage;
+    std::vector<std::pair<int, std::vector<std::int32_t>>> missing;
+    {
+      MutexLock lock(mutex_);
+      if (end_ || (outcome_ && outcome_->update == update)) return absl::OkStatus();
+      for (std::size_t i = 0; i < restage_at_.size(); ++i) {
+        if (restage_at_[i] > clock_.Now()) continue;
+        restage.push_back(static_cast<int>(i));
+        restage_at_[i] = kNever;
+      }
+      missing.swap(missing_);
+    }
+    for (int server : restage) StageAll(server);
+    for (const auto& [server, buckets] : missing) {
+      for (std::int32_t bucket : buckets) StageBucket(update, bucket, server);
+      StageClosing(server);
+    }
+  }
+}
+
+}  // namespace evenkeel::worker_internal
