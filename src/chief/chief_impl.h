@@ -34,6 +34,7 @@ struct ServerState {
   CommitNumber applied;
   MembershipEpoch acked;
   std::string state;
+  std::optional<TimePoint> state_since;  // as the member said with its last renewal
 };
 
 // A share of samples cut for a worker.
@@ -57,6 +58,7 @@ struct WorkerState {
   std::optional<UpdateId> bound;
   std::optional<Share> provisional;
   std::string state;
+  std::optional<TimePoint> state_since;  // as the member said with its last renewal
   std::string compute_fingerprint;
   // From step reports.
   double step_seconds = 0;        // newest
