@@ -59,7 +59,7 @@ absl::Status SetNodes(const std::string& text, LocalRunOptions& run) {
 
 absl::Status SetTrace(const Options& options, LocalRunOptions& run) {
   EK_ASSIGN_OR_RETURN(run.trace, LoadAvailability(options.availability));
-  const TracePlayer player(run.trace, options.max_workers, run.time_scale, TimePoint{});
+  const TracePlayer player(run.trace, options.max_workers, run.time_scale);
   run.job.workers = player.places();
   run.job.awaited_workers = player.first_alive();
   run.notice = FromSeconds(options.notice_seconds);

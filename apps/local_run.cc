@@ -31,6 +31,11 @@ TimePoint Now() { return Clock::Real().Now(); }
 bool IsServer(absl::string_view name) { return name.substr(0, 3) == "ps:"; }
 bool IsWorker(absl::string_view name) { return name.substr(0, 7) == "worker:"; }
 
+bool IsTraining(const std::string& status_json) {
+  const auto json = nlohmann::json::parse(status_json, nullptr, false);
+  return json.is_object() && json.value("phase", "") == "running" && json.value("waiting_for", "?").empty();
+}
+
 int CodeOf(const ProcessExit& exit) {
   return exit.signalled || exit.ok() ? static_cast<int>(ExitCode::kFailed) : exit.value;
 }
@@ -104,7 +109,7 @@ absl::Status LocalRun::StartAll() {
   }
   display_.Say(absl::StrCat("started ", started, " processes; chief at 127.0.0.1:", port_, ", logs in ",
                             options_.job.log_folder));
-  if (!options_.trace.empty()) trace_.emplace(options_.trace, options_.job.workers, options_.time_scale, Now());
+  if (!options_.trace.empty()) trace_.emplace(options_.trace, options_.job.workers, options_.time_scale);
   return absl::OkStatus();
 }
 
@@ -181,6 +186,7 @@ void LocalRun::AskStatus(TimePoint now) {
   if (auto status = client_->Ask(kStatusTimeout); status.ok()) {
     answered_ = now;
     display_.Show(*status, now);
+    if (trace_ && !trace_->begun() && IsTraining(*status)) trace_->Begin(now);
     return;
   }
   if (!processes_->running(kChief) || options_.supervisor.max_restarts == 0 || told_ > 0) {

@@ -6,23 +6,26 @@
 
 namespace evenkeel {
 
-TracePlayer::TracePlayer(const std::vector<AvailabilityEvent>& events, int max_workers, double time_scale,
-                         TimePoint start)
+TracePlayer::TracePlayer(const std::vector<AvailabilityEvent>& events, int max_workers, double time_scale)
     : events_(CapAvailability(events, static_cast<std::size_t>(max_workers))),
       time_scale_(time_scale),
-      start_(start),
       nodes_(MostAlive(events_)) {
   EK_CHECK(time_scale > 0);
 }
 
+void TracePlayer::Begin(TimePoint now) {
+  if (!start_) start_ = now;
+}
+
 TimePoint TracePlayer::At(const AvailabilityEvent& event) const {
-  return start_ + FromSeconds(static_cast<double>(event.at_ms) / 1000 / time_scale_);
+  if (!start_) return kNever;
+  return *start_ + FromSeconds(static_cast<double>(event.at_ms - events_.front().at_ms) / 1000 / time_scale_);
 }
 
 int TracePlayer::first_alive() const {
   int alive = 0;
   for (const AvailabilityEvent& event : events_) {
-    if (event.at_ms != events_.front().at_ms) break;
+    if (!FirstMoment(event)) break;
     alive += event.add ? 1 : -1;
   }
   return alive;
@@ -32,7 +35,7 @@ TimePoint TracePlayer::Next() const { return over() ? kNever : At(events_[next_]
 
 std::vector<TracePlayer::Change> TracePlayer::Due(TimePoint now) {
   std::vector<Change> due;
-  for (; !over() && Next() <= now; ++next_) {
+  for (; !over() && (FirstMoment(events_[next_]) || Next() <= now); ++next_) {
     const AvailabilityEvent& event = events_[next_];
     const auto place = std::find(nodes_.begin(), nodes_.end(), event.add ? std::string() : event.node);
     EK_CHECK(place != nodes_.end());
