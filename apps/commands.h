@@ -17,9 +17,13 @@ void AddCheckCommand(CLI::App& app, Action& chosen);
 void AddExportCommand(CLI::App& app, Action& chosen);
 void AddDrainCommand(CLI::App& app, Action& chosen);
 void AddDataCommand(CLI::App& app, Action& chosen);
+void AddAgentCommand(CLI::App& app, Action& chosen);
 void AddStatusCommand(CLI::App& app, Action& chosen);
 void AddBenchCommand(CLI::App& app, Action& chosen);
 void AddSimulateCommand(CLI::App& app, Action& chosen);
+
+// --max-restarts and --monitor-interval.
+void AddSupervisorOptions(CLI::App& app, int& max_restarts, double& monitor_seconds);
 
 // The folder of this program's file.
 std::string ProgramFolder();

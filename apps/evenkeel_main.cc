@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
       "3 refused; 4 a deadline passed; 130 interrupted.");
   Action chosen;
   AddLaunchCommand(app, chosen);
+  AddAgentCommand(app, chosen);
   AddCheckCommand(app, chosen);
   AddExportCommand(app, chosen);
   AddDataCommand(app, chosen);

@@ -115,6 +115,71 @@ std::vector<std::string> StatusLines(std::string_view status_json) {
   return lines;
 }
 
+namespace {
+
+std::string LeaseText(const Json& member) {
+  const Json& left = Field(member, "lease_seconds_left");
+  return left.is_number() ? absl::StrFormat("lease %.1f s", left.get<double>()) : "no lease";
+}
+
+std::string DoingText(const Json& member) {
+  std::string text = Field(member, "connected") == Json(false) ? "away" : Text(member, "state");
+  const Json& since = Field(member, "state_seconds");
+  if (since.is_number() && text != "away") absl::StrAppendFormat(&text, " for %.1f s", since.get<double>());
+  return text;
+}
+
+std::string LedgerText(const Json& status) {
+  const Json& ledger = Field(status, "ledger");
+  if (!ledger.is_object()) return "";
+  return absl::StrFormat("samples: %d of %d epochs whole, %d free, %d in updates, %d granted ahead, %d updates dropped",
+                         Whole(ledger, "completed_epochs"), Whole(status, "epochs"), Whole(ledger, "free"),
+                         Whole(ledger, "in_updates"), Whole(ledger, "granted_ahead"), Whole(status, "dropped_updates"));
+}
+
+}  // namespace
+
+std::string EndStatus(std::string_view status_json) {
+  const Json status = Parse(status_json);
+  return Text(status, "phase") == "ended" ? Text(status, "status") : "";
+}
+
+std::vector<std::string> FullStatusLines(std::string_view status_json) {
+  const Json status = Parse(status_json);
+  if (!status.is_object()) return {};
+  std::vector<std::string> lines;
+  lines.push_back(absl::StrCat(Text(status, "name"), "  ", Text(status, "phase"), "  ", Text(status, "sync"), "  ",
+                               StepText(status)));
+  lines.push_back(SpeedText(status));
+  lines.push_back(absl::StrFormat("term %d  generation %d  membership epoch %d  workers_min %d  workers_max %d",
+                                  Whole(status, "term"), Whole(status, "generation"), Whole(status, "membership_epoch"),
+                                  Whole(status, "workers_min"), Whole(status, "workers_max")));
+  if (std::string ledger = LedgerText(status); !ledger.empty()) lines.push_back(std::move(ledger));
+  const std::string checkpoint = Text(status, "last_checkpoint"), writing = Text(status, "checkpoint_in_progress");
+  lines.push_back(absl::StrCat("last checkpoint ", checkpoint.empty() ? "none" : checkpoint,
+                               writing.empty() ? "" : absl::StrCat(", ", writing, " is written")));
+  if (std::string eval = EvalText(status); !eval.empty()) lines.push_back(std::move(eval));
+  for (const Json& server : Field(status, "servers")) {
+    lines.push_back(absl::StrFormat("  %-10s incarnation %d  version %d  %.1f MiB  %s  %s", Text(server, "name"),
+                                    Whole(server, "incarnation"), Whole(server, "applied"),
+                                    Number(server, "owned_bytes") / (1 << 20), LeaseText(server), DoingText(server)));
+  }
+  for (const Json& worker : Field(status, "workers")) {
+    const Json& rank = Field(worker, "rank");
+    lines.push_back(absl::StrFormat(
+        "  %-10s incarnation %d  %s  batch %d  %.1f ms  %s  %s", Text(worker, "name"), Whole(worker, "incarnation"),
+        rank.is_number() ? absl::StrCat("rank ", Whole(worker, "rank")) : "no rank", Whole(worker, "batch"),
+        Number(worker, "step_seconds") * 1e3, LeaseText(worker), DoingText(worker)));
+  }
+  for (const Json& name : Field(status, "joining")) {
+    if (name.is_string()) lines.push_back(absl::StrCat("  ", name.get<std::string>(), "  waits to be taken in"));
+  }
+  if (std::string whom = Text(status, "waiting_for"); !whom.empty()) {
+    lines.push_back(absl::StrCat("waiting for ", whom));
+  }
+  return lines;
+}
+
 std::string StatusLine(std::string_view status_json) {
   const Json status = Parse(status_json);
   if (!status.is_object()) return "";
@@ -157,19 +222,22 @@ void Display::Clear() {
 }
 
 void Display::Show(const std::string& status_json, TimePoint now) {
+  Show(terminal_ ? StatusLines(status_json) : std::vector<std::string>(), terminal_ ? "" : StatusLine(status_json),
+       now);
+}
+
+void Display::Show(std::vector<std::string> lines, std::string line, TimePoint now) {
   if (terminal_) {
-    std::vector<std::string> lines = StatusLines(status_json);
     if (lines.empty()) return;
     Clear();
     const std::size_t columns = TerminalColumns();
-    for (std::string& line : lines) {
-      if (line.size() >= columns) line.resize(columns - 1);
-      std::printf("%s\n", line.c_str());
+    for (std::string& text : lines) {
+      if (text.size() >= columns) text.resize(columns - 1);
+      std::printf("%s\n", text.c_str());
     }
     area_ = std::move(lines);
   } else {
     if (last_shown_ != TimePoint{} && now < last_shown_ + kLineInterval) return;
-    std::string line = StatusLine(status_json);
     if (line.empty() || line == last_line_) return;
     std::printf("%s\n", line.c_str());
     last_line_ = std::move(line);

@@ -11,6 +11,11 @@ namespace evenkeel::apps {
 
 // Several lines: the job, its speed, each worker, the last evaluation, whom it waits for. Empty for text that is no status.
 std::vector<std::string> StatusLines(std::string_view status_json);
+// All that the chief tells: besides these lines term, generation and membership epoch, where the samples are, the last
+// checkpoint, each server, and each member's rank, lease and state.
+std::vector<std::string> FullStatusLines(std::string_view status_json);
+// How the job ended ("finished"); empty while it goes on.
+std::string EndStatus(std::string_view status_json);
 // The same in one line.
 std::string StatusLine(std::string_view status_json);
 // What a job leaves: status, speed, losses and metrics, best, fingerprint of the parameters, where outputs lie.
@@ -22,6 +27,9 @@ class Display {
  public:
   Display();
   void Show(const std::string& status_json, TimePoint now);
+  // The same with lines that are made already, for a terminal and for elsewhere.
+  void Show(std::vector<std::string> lines, std::string line, TimePoint now);
+  bool terminal() const { return terminal_; }
   // A line that stays.
   void Say(const std::string& text);
   // Leaves the area as it is.

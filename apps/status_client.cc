@@ -40,6 +40,7 @@ absl::StatusOr<std::string> StatusClient::Ask(Duration timeout) {
   const Clock& clock = Clock::Real();
   const TimePoint deadline = clock.Now() + timeout;
   if (!stream_) {
+    answered_ = false;
     exchange_ = std::make_shared<Exchange>();
     stream_ = transport_.Connect(Service::kChief, address_, exchange_, timeout);
   }
@@ -52,8 +53,13 @@ absl::StatusOr<std::string> StatusClient::Ask(Duration timeout) {
   while (!exchange_->json && !exchange_->closed && clock.Now() < deadline) {
     exchange_->changed.WaitUntil(exchange_->mutex, deadline);
   }
-  if (exchange_->json) return *std::move(exchange_->json);
+  if (exchange_->json) {
+    answered_ = true;
+    chief_left_ = false;
+    return *std::move(exchange_->json);
+  }
   if (exchange_->closed) {
+    if (answered_ && exchange_->closed->ok()) chief_left_ = true;
     stream_.reset();
     return absl::UnavailableError(absl::StrCat("the chief at ", address_, " does not answer",
                                                exchange_->closed->ok() ? "" : ": ", exchange_->closed->message()));

@@ -20,6 +20,8 @@ class StatusClient {
   // The chief's status, a JSON object. Keeps the stream for the next question. Errors: kUnavailable, kDeadlineExceeded
   // name the address.
   absl::StatusOr<std::string> Ask(Duration timeout);
+  // A chief that had answered closed the stream itself, as it does when its job has ended; one that dies does not.
+  bool chief_left() const { return chief_left_; }
 
  private:
   struct Exchange;
@@ -27,6 +29,8 @@ class StatusClient {
   const std::string address_;
   std::shared_ptr<Exchange> exchange_;
   std::shared_ptr<Stream> stream_;
+  bool answered_ = false;  // on this stream
+  bool chief_left_ = false;
 };
 
 }  // namespace evenkeel::apps

@@ -35,6 +35,7 @@ struct ServerState {
   CommitNumber applied;
   MembershipEpoch acked;
   std::string state;
+  std::optional<TimePoint> state_since;  // as the member said with its last renewal
 };
 
 // A share of samples cut for a worker.
@@ -58,6 +59,7 @@ struct WorkerState {
   std::optional<UpdateId> bound;
   std::optional<Share> provisional;
   std::string state;
+  std::optional<TimePoint> state_since;  // as the member said with its last renewal
   std::string compute_fingerprint;
   bool leaving = false;      // no ticket binds any more
   std::string leave_reason;

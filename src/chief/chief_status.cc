@@ -39,6 +39,36 @@ std::string Chief::Impl::WaitingFor() const {
   return "";
 }
 
+namespace {
+
+nlohmann::json LeaseLeft(const LeaseTable& leases, Incarnation member, TimePoint at) {
+  const TimePoint until = leases.Until(member);
+  return until == kNever ? nlohmann::json(nullptr) : nlohmann::json(ToSeconds(until - at));
+}
+
+nlohmann::json SecondsSince(const std::optional<TimePoint>& since, TimePoint at) {
+  return since ? nlohmann::json(ToSeconds(at - *since)) : nlohmann::json(nullptr);
+}
+
+// Where the samples of the open epochs are.
+nlohmann::json LedgerJson(const SampleLedger& ledger, const std::map<UpdateId, UpdateState>& updates,
+                          const std::map<Incarnation, WorkerState>& workers) {
+  std::int64_t computed = 0, ahead = 0;
+  for (const auto& [id, update] : updates) computed += TotalSize(update.share.positions);
+  for (const auto& [incarnation, worker] : workers) {
+    if (worker.provisional) ahead += TotalSize(worker.provisional->positions);
+  }
+  const auto next = ledger.NextEpoch();
+  return {{"samples", ledger.samples()},
+          {"completed_epochs", ledger.completed_epochs()},
+          {"next_epoch", next ? nlohmann::json(next->value()) : nlohmann::json(nullptr)},
+          {"free", ledger.FreeTotal()},
+          {"in_updates", computed},
+          {"granted_ahead", ahead}};
+}
+
+}  // namespace
+
 std::string Chief::Impl::StatusJson(TimePoint at) const {
   using Json = nlohmann::json;
   const TrainConfig& train = options.experiment.train;
@@ -60,6 +90,9 @@ std::string Chief::Impl::StatusJson(TimePoint at) const {
   json["epochs"] = train.epochs;
   json["max_commits"] = train.max_commits;
   json["samples_per_epoch"] = ledger ? Json(ledger->spent_per_epoch()) : Json::array();
+  json["ledger"] = ledger ? LedgerJson(*ledger, updates, workers) : Json(nullptr);
+  json["workers_min"] = options.experiment.membership.workers_min;
+  json["workers_max"] = options.experiment.membership.workers_max;
   json["loss"] = any_loss ? Json(last_loss) : Json(nullptr);
   json["examples_per_second"] = rate;
   double eta = -1;
@@ -74,6 +107,7 @@ std::string Chief::Impl::StatusJson(TimePoint at) const {
   }
   json["eta_seconds"] = eta >= 0 ? Json(eta) : Json(nullptr);
   json["last_checkpoint"] = durable ? Json(CheckpointName(durable->version)) : Json(nullptr);
+  json["checkpoint_in_progress"] = checkpoint ? Json(CheckpointName(checkpoint->manifest.version)) : Json(nullptr);
   json["evaluators"] = evaluators.size();
   json["eval"] = nullptr;
   if (last_eval) {
@@ -89,7 +123,9 @@ std::string Chief::Impl::StatusJson(TimePoint at) const {
                                {"connected", server.session != SessionId{}},
                                {"applied", server.applied.value()},
                                {"owned_bytes", server.owned_floats * 4},
-                               {"state", server.state}});
+                               {"lease_seconds_left", LeaseLeft(leases, server.incarnation, at)},
+                               {"state", server.state},
+                               {"state_seconds", SecondsSince(server.state_since, at)}});
   }
   json["workers"] = Json::array();
   for (const auto& [incarnation, worker] : workers) {
@@ -99,12 +135,14 @@ std::string Chief::Impl::StatusJson(TimePoint at) const {
                {"connected", worker.session != SessionId{}},
                {"clock", worker.clock},
                {"step_seconds", worker.step_seconds},
-               {"state", worker.state}};
-    const TimePoint until = leases.Until(incarnation);
-    entry["lease_seconds_left"] = until == kNever ? Json(nullptr) : Json(ToSeconds(until - at));
+               {"state", worker.state},
+               {"state_seconds", SecondsSince(worker.state_since, at)}};
+    entry["lease_seconds_left"] = LeaseLeft(leases, incarnation, at);
     entry["batch"] = worker.bound ? TotalSize(updates.at(*worker.bound).share.positions) : 0;
     json["workers"].push_back(std::move(entry));
   }
+  json["joining"] = Json::array();
+  for (const auto& [session, join] : waiting) json["joining"].push_back(join.name);
   return json.dump();
 }
 

@@ -428,8 +428,15 @@ void Chief::Impl::OnRenew(SessionId session, const Envelope& envelope, const Ren
     return RefuseSession(session, RefuseReason::kStaleIncarnation,
                          absl::StrCat("the lease of incarnation ", envelope.sender.value(), " has ended"), true);
   }
-  if (WorkerState* worker = WorkerBySession(session)) worker->state = renew.state;
-  if (ServerState* server = ServerBySession(session)) server->state = renew.state;
+  const TimePoint since = now - Milliseconds(std::clamp<std::int64_t>(renew.since_ms, 0, 1'000'000'000'000));
+  if (WorkerState* worker = WorkerBySession(session)) {
+    worker->state = renew.state;
+    worker->state_since = since;
+  }
+  if (ServerState* server = ServerBySession(session)) {
+    server->state = renew.state;
+    server->state_since = since;
+  }
 }
 
 void Chief::Impl::BeginToLeave(WorkerState& worker, const std::string& reason) {

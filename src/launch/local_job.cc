@@ -12,10 +12,12 @@ namespace {
 constexpr char kAnyPort[] = "127.0.0.1:0";
 
 std::string TfConfig(const LocalJobOptions& options, int chief_port, Role role, int index) {
+  const int awaited = options.awaited_workers < 0 ? options.workers : options.awaited_workers;
+  const int workers = role == Role::kChief ? awaited : options.workers;
   nlohmann::ordered_json cluster;
   cluster["chief"] = {absl::StrCat("127.0.0.1:", chief_port)};
   cluster["ps"] = std::vector<std::string>(static_cast<std::size_t>(options.servers), kAnyPort);
-  cluster["worker"] = std::vector<std::string>(static_cast<std::size_t>(options.workers), kAnyPort);
+  cluster["worker"] = std::vector<std::string>(static_cast<std::size_t>(workers), kAnyPort);
   if (options.evaluator) cluster["evaluator"] = {kAnyPort};
   nlohmann::ordered_json json;
   json["cluster"] = cluster;
@@ -53,9 +55,14 @@ ProcessSpec LocalProcess(const LocalJobOptions& options, int chief_port, Role ro
 
 }  // namespace
 
-ProcessSpec LocalChief(const LocalJobOptions& options) {
-  ProcessSpec spec = LocalProcess(options, 0, Role::kChief, 0);
+ProcessSpec LocalChiefAgain(const LocalJobOptions& options, int port) {
+  ProcessSpec spec = LocalProcess(options, port, Role::kChief, 0);
   if (options.chief_trains) spec.command.push_back("--train");
+  return spec;
+}
+
+ProcessSpec LocalChief(const LocalJobOptions& options) {
+  ProcessSpec spec = LocalChiefAgain(options, 0);
   spec.command.push_back("--ready-fd");
   spec.command.push_back(absl::StrCat(kChildDescriptor));
   return spec;

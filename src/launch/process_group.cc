@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "evenkeel/core/status.h"
 
 extern char** environ;
 
@@ -138,7 +139,7 @@ ProcessGroup::~ProcessGroup() {
   if (wake_ >= 0) close(wake_);
 }
 
-absl::StatusOr<int> ProcessGroup::Start(const ProcessSpec& spec) {
+absl::StatusOr<ProcessGroup::Started> ProcessGroup::Launched(const ProcessSpec& spec) {
   std::vector<std::string> command = spec.command;
   std::vector<std::string> environment = MergedEnvironment(spec.environment);
   if (command.empty()) return absl::InvalidArgumentError(absl::StrCat(spec.name, ": no program to start"));
@@ -177,9 +178,23 @@ absl::StatusOr<int> ProcessGroup::Start(const ProcessSpec& spec) {
     return FileError(no_watch, "pidfd_open");
   }
   fcntl(watch, F_SETFD, FD_CLOEXEC);
-  entries_.push_back(Entry{spec.name, spec.log_file, pid, std::nullopt});
-  descriptors_.push_back(watch);
+  return Started{Entry{spec.name, spec.log_file, pid, std::nullopt}, watch};
+}
+
+absl::StatusOr<int> ProcessGroup::Start(const ProcessSpec& spec) {
+  EK_ASSIGN_OR_RETURN(Started started, Launched(spec));
+  entries_.push_back(std::move(started.entry));
+  descriptors_.push_back(started.descriptor);
   return static_cast<int>(entries_.size()) - 1;
+}
+
+absl::Status ProcessGroup::StartAgain(int process, const ProcessSpec& spec) {
+  EK_CHECK(!running(process));
+  EK_ASSIGN_OR_RETURN(Started started, Launched(spec));
+  const auto place = static_cast<std::size_t>(process);
+  entries_[place] = std::move(started.entry);
+  descriptors_[place] = started.descriptor;
+  return absl::OkStatus();
 }
 
 int ProcessGroup::running_count() const {
@@ -188,10 +203,11 @@ int ProcessGroup::running_count() const {
 }
 
 bool ProcessGroup::Reap(std::size_t process) {
+  const pid_t pid = entries_[process].pid;
   siginfo_t info{};
-  if (waitid(P_PID, static_cast<id_t>(entries_[process].pid), &info, WEXITED | WNOHANG) != 0 || info.si_pid == 0) {
-    return false;
-  }
+  if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return false;
+  kill(-pid, SIGKILL);  // what it left behind; until it is reaped the number is still its own
+  waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG);
   const bool signalled = info.si_code != CLD_EXITED;
   entries_[process].exit = ProcessExit{signalled, info.si_status};
   close(std::exchange(descriptors_[process], -1));
@@ -239,6 +255,13 @@ void ProcessGroup::Signal(int process, int signal) {
   if (!entry.exit) kill(entry.pid, signal);  // not reaped: the number is still this process's
 }
 
+void ProcessGroup::KillTree(int process) {
+  const Entry& entry = entries_[static_cast<std::size_t>(process)];
+  if (entry.exit) return;
+  kill(-entry.pid, SIGKILL);
+  kill(entry.pid, SIGKILL);
+}
+
 std::vector<int> ProcessGroup::Stop(Duration grace) {
   const TimePoint until = Clock::Real().Now() + grace;
   for (std::size_t i = 0; i < entries_.size(); ++i) Signal(static_cast<int>(i), SIGTERM);
@@ -257,11 +280,7 @@ std::vector<int> ProcessGroup::Stop(Duration grace) {
 }
 
 void ProcessGroup::Kill() {
-  for (const Entry& entry : entries_) {
-    if (entry.exit) continue;
-    kill(-entry.pid, SIGKILL);
-    kill(entry.pid, SIGKILL);
-  }
+  for (std::size_t i = 0; i < entries_.size(); ++i) KillTree(static_cast<int>(i));
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     while (!entries_[i].exit) {
       pollfd watched{descriptors_[i], POLLIN, 0};

@@ -418,11 +418,13 @@ void Invariants::ServerApplied(std::uint32_t server, const Decision& decision, s
   state.version = decision.version;
   state.fingerprint = fingerprint;
   if (!IsCurrent(state)) return;
-  const std::size_t index = decision.version.commit.value() - 1;
-  if (index >= history_.size() || history_[index].decision != decision) {
+  // Where a crash has taken the log's end, the servers may be ahead of it; the next chief has to adopt what they have.
+  const std::vector<Commit>& line = lines_.at({line_term_, generation_}).commits;
+  const std::size_t index = decision.version.commit.value() - start_.value() - 1;
+  if (index >= line.size() || line[index].decision != decision) {
     return Break(absl::StrCat(name, ", which the log does not have"));
   }
-  if (fingerprint != history_[index].fingerprint) {
+  if (fingerprint != line[index].fingerprint) {
     Break(absl::StrCat(name, ", and its parameters are not what the log makes of them: an update is there twice, ",
                        "not at all, or out of order"));
   }

@@ -133,16 +133,16 @@ def test_killed_worker_does_not_end_the_job(job):
     job.expect_nothing_left()
 
 
-def test_killed_server_ends_all(job):
-    run = long_job(job)
+def test_killed_server_ends_all_where_nothing_is_started_again(job):
+    run = long_job(job, "--max-restarts", "0")
     os.kill(pid_of(job, "ps:1"), signal.SIGKILL)
     check(run.wait(30) != 0, "exit code 0")
     check("ps:1 ended with signal 9 (Killed)" in run.output(), run.output())
     job.expect_nothing_left()
 
 
-def test_killed_chief_ends_all(job):
-    run = long_job(job)
+def test_killed_chief_ends_all_where_nothing_is_started_again(job):
+    run = long_job(job, "--max-restarts", "0")
     os.kill(pid_of(job, "chief:0"), signal.SIGKILL)
     check(run.wait(30) == 1, "exit code")
     check("chief:0 ended with signal 9 (Killed)" in run.output(), run.output())

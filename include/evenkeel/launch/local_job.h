@@ -18,6 +18,7 @@ struct LocalJobOptions {
   bool chief_trains = false;
   int servers = 1;
   int workers = 1;
+  int awaited_workers = -1;  // that the chief waits for at the start; -1: all
   bool evaluator = false;
   std::string model_dir;
   std::string data_folder;  // empty: not given
@@ -28,6 +29,8 @@ struct LocalJobOptions {
 
 // Writes its port to kChildDescriptor, which the caller gives it.
 ProcessSpec LocalChief(const LocalJobOptions& options);
+// The same chief on the port that it had; it reports none.
+ProcessSpec LocalChiefAgain(const LocalJobOptions& options, int port);
 // Servers, workers, evaluator, in this order.
 std::vector<ProcessSpec> LocalMembers(const LocalJobOptions& options, int chief_port);
 

@@ -4,7 +4,8 @@
 //            them ends, so Start is called from a thread that lives as long as the group, main()'s as a rule.
 // Ownership: destruction kills and reaps what still runs.
 // Signals:   each child is the leader of a process group of its own: a terminal's Ctrl-C reaches the parent alone. It
-//            starts with no signal blocked, and with standard input closed to it.
+//            starts with no signal blocked, and with standard input closed to it. When it ends, what is left of its group
+//            is killed.
 // Time:      real; deadlines are Clock::Real()'s.
 #pragma once
 
@@ -18,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "evenkeel/core/clock.h"
+#include "evenkeel/launch/process_exit.h"
 
 namespace evenkeel {
 
@@ -32,14 +34,6 @@ struct ProcessSpec {
 };
 
 constexpr int kChildDescriptor = 3;
-
-struct ProcessExit {
-  bool signalled = false;
-  int value = 0;  // the exit code, or the signal
-  bool ok() const { return !signalled && value == 0; }
-  std::string ToString() const;  // "exit code 2", "signal 9 (Killed)"
-  friend bool operator==(const ProcessExit&, const ProcessExit&) = default;
-};
 
 class ProcessGroup {
  public:
@@ -59,6 +53,8 @@ class ProcessGroup {
   // Returns the process's place in entries(), from 0. Errors: kNotFound and kPermissionDenied for a program or log file
   // that cannot be opened, kInternal; each names it.
   absl::StatusOr<int> Start(const ProcessSpec& spec);
+  // The same in the place of `process`, which has ended. Errors leave that place as it was.
+  absl::Status StartAgain(int process, const ProcessSpec& spec);
 
   const std::vector<Entry>& entries() const { return entries_; }
   bool running(int process) const { return !entries_[static_cast<std::size_t>(process)].exit.has_value(); }
@@ -71,6 +67,8 @@ class ProcessGroup {
 
   // No effect on a process that has ended.
   void Signal(int process, int signal);
+  // SIGKILL to it and to whatever it started in its process group; no effect once it has ended.
+  void KillTree(int process);
   // SIGTERM to all that run, SIGKILL to those that still do after `grace`; returns when all are reaped. Gives the
   // processes that had to be killed.
   std::vector<int> Stop(Duration grace);
@@ -79,6 +77,11 @@ class ProcessGroup {
 
  private:
   explicit ProcessGroup(int wake) : wake_(wake) {}
+  struct Started {
+    Entry entry;
+    int descriptor = -1;
+  };
+  static absl::StatusOr<Started> Launched(const ProcessSpec& spec);
   bool Reap(std::size_t process);
 
   std::vector<Entry> entries_;

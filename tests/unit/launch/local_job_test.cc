@@ -46,6 +46,22 @@ TEST_CASE("a local chief asks for a free port and reports it", "[launch][fast]")
   CHECK(Has(LocalChief(trains), "--train"));
 }
 
+TEST_CASE("a chief that is started again keeps its port and reports none", "[launch][fast]") {
+  LocalJobOptions options = Options();
+  options.chief_trains = true;
+  const ProcessSpec chief = LocalChiefAgain(options, 4711);
+  CHECK(TfConfigOf(chief)["cluster"]["chief"][0] == "127.0.0.1:4711");
+  CHECK(Has(chief, "--train"));
+  CHECK_FALSE(Has(chief, "--ready-fd"));
+}
+
+TEST_CASE("a chief that awaits only some workers lists those, and the workers know all", "[launch][fast]") {
+  LocalJobOptions options = Options();
+  options.awaited_workers = 1;
+  CHECK(TfConfigOf(LocalChief(options))["cluster"]["worker"].size() == 1);
+  CHECK(TfConfigOf(LocalMembers(options, 1)[4])["cluster"]["worker"].size() == 3);
+}
+
 TEST_CASE("every local member knows the chief's port and its own task", "[launch][fast]") {
   const std::vector<ProcessSpec> members = LocalMembers(Options(), 4711);
   REQUIRE(members.size() == 6);

@@ -52,7 +52,7 @@ struct Pipe {
     }
   }
   std::string ReadLine() {
-    close(ends[1]);
+    if (ends[1] >= 0) close(ends[1]);
     ends[1] = -1;
     std::string line;
     char c;
@@ -158,6 +158,27 @@ TEST_CASE("a child starts with no signal blocked", "[launch][fast]") {
   group.Signal(process, SIGTERM);
   CHECK(ExitOf(group, process) == ProcessExit{true, SIGTERM});
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+TEST_CASE("a process that has ended is started again in its place", "[launch][fast]") {
+  ProcessGroup group = MakeGroup();
+  const int process = StartShell(group, "exit 3");
+  const int other = StartShell(group, "exec sleep 1000");
+  CHECK(ExitOf(group, process) == ProcessExit{false, 3});
+  REQUIRE(group.StartAgain(process, {"shell", {"/bin/sh", "-c", "exit 4"}, {}, "", -1}).ok());
+  CHECK(ExitOf(group, process) == ProcessExit{false, 4});
+  CHECK(absl::IsNotFound(group.StartAgain(process, {"shell", {"/no/such/program"}, {}, "", -1})));
+  CHECK(group.entries().size() == 2);
+  CHECK(group.running(other));
+}
+
+TEST_CASE("what a process leaves behind ends with it", "[launch][fast]") {
+  Pipe pipe;
+  ProcessGroup group = MakeGroup();
+  const int process = StartShell(group, "sleep 1000 3>&3 & echo up >&3", "", {}, pipe.ends[1]);
+  CHECK(ExitOf(group, process).ok());
+  CHECK(pipe.ReadLine() == "up");
+  CHECK(pipe.ReadLine().empty());  // nobody holds the other end any more
 }
 
 TEST_CASE("the last lines of a log are whole lines", "[launch][fast]") {
