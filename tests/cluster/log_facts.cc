@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iostream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "evenkeel/core/digest.h"
@@ -43,13 +44,16 @@ Json ToJson(const CommitRecord& record) {
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   Storage& storage = Storage::Posix();
-  std::vector<std::pair<long, std::string>> logs;
+  std::vector<std::tuple<long, long, std::string>> logs;  // term, segment
   const std::vector<std::string> names = storage.List(argv[1]).value();
   for (const std::string& name : names) {
-    if (name.starts_with("chief.wal.")) logs.emplace_back(std::stol(name.substr(10)), name);
+    if (!name.starts_with("chief.wal.")) continue;
+    const std::string numbers = name.substr(10);
+    const std::size_t dot = numbers.find('.');
+    logs.emplace_back(std::stol(numbers), dot == std::string::npos ? 0 : std::stol(numbers.substr(dot + 1)), name);
   }
   std::sort(logs.begin(), logs.end());
-  for (const auto& [term, name] : logs) {
+  for (const auto& [term, segment, name] : logs) {
     const std::string bytes = storage.Read(JoinPath(argv[1], name)).value();
     const DecodedLog log = DecodeLog(AsBytes(bytes)).value();
     for (const LogRecord& record : log.records) {
