@@ -19,6 +19,7 @@ void AddDataCommand(CLI::App& app, Action& chosen);
 void AddStatusCommand(CLI::App& app, Action& chosen);
 void AddBenchCommand(CLI::App& app, Action& chosen);
 void AddSimulateCommand(CLI::App& app, Action& chosen);
+void AddReplayCommand(CLI::App& app, Action& chosen);
 
 // The folder of this program's file.
 std::string ProgramFolder();

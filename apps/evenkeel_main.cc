@@ -36,6 +36,7 @@ int main(int argc, char** argv) {
   AddStatusCommand(app, chosen);
   AddBenchCommand(app, chosen);
   AddSimulateCommand(app, chosen);
+  AddReplayCommand(app, chosen);
   if (const auto code = ParseCommandLine(app, argc, argv)) return *code;
   return chosen();
 }

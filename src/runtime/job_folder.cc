@@ -10,18 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
-#include "evenkeel/core/digest.h"
-#include "evenkeel/core/log.h"
 #include "evenkeel/core/status.h"
+#include "evenkeel/protocol/commit_log.h"
 
 namespace evenkeel {
 namespace {
 
-constexpr absl::string_view kLogPrefix = "chief.wal.";
 constexpr int kClaimAttempts = 64;
 
 }  // namespace
@@ -46,27 +41,14 @@ ModelDirLock::~ModelDirLock() {
 
 absl::StatusOr<JobFolder> ReadJobFolder(Storage& storage, const std::string& model_dir) {
   JobFolder folder;
-  std::vector<std::pair<std::uint64_t, std::string>> logs;
-  EK_ASSIGN_OR_RETURN(const std::vector<std::string> names, storage.List(model_dir));
-  for (const std::string& name : names) {
-    absl::string_view term = name;
-    std::uint64_t number = 0;
-    if (absl::ConsumePrefix(&term, kLogPrefix) && absl::SimpleAtoi(term, &number)) logs.emplace_back(number, name);
-  }
-  std::sort(logs.begin(), logs.end());
+  EK_ASSIGN_OR_RETURN(const std::vector<LogFile> logs, ListLogFiles(storage, model_dir));
   std::vector<LogRecord> records;
-  for (const auto& [term, name] : logs) {
-    const std::string path = JoinPath(model_dir, name);
-    EK_ASSIGN_OR_RETURN(const std::string bytes, storage.Read(path));
-    auto decoded = DecodeLog(AsBytes(bytes));
-    if (!decoded.ok()) return Annotate(decoded.status(), path);
-    if (decoded->valid_bytes < bytes.size()) {
-      LogInfo(absl::StrCat(path, ": cut a torn record of ", bytes.size() - decoded->valid_bytes, " bytes at its end"));
-    }
-    std::move(decoded->records.begin(), decoded->records.end(), std::back_inserter(records));
-  }
+  EK_RETURN_IF_ERROR(ReadLog(storage, model_dir, [&](const LogFile&, LogRecord record) {
+    records.push_back(std::move(record));
+    return absl::OkStatus();
+  }));
   folder.history = SummarizeLog(records);
-  if (!logs.empty()) folder.history.last_term = std::max(folder.history.last_term, Term(logs.back().first));
+  if (!logs.empty()) folder.history.last_term = std::max(folder.history.last_term, logs.back().term);
 
   auto list = ListCheckpoints(storage, model_dir);
   if (absl::IsNotFound(list.status())) return folder;
@@ -89,7 +71,7 @@ absl::StatusOr<JobFolder> ReadJobFolder(Storage& storage, const std::string& mod
 absl::StatusOr<ClaimedTerm> ClaimTerm(Storage& storage, const std::string& model_dir, Term last) {
   Term term = last.Next();
   for (int attempt = 0; attempt < kClaimAttempts; ++attempt, term = term.Next()) {
-    auto log = storage.Open(JoinPath(model_dir, absl::StrCat(kLogPrefix, term.value())), Storage::Create::kExclusive);
+    auto log = storage.Open(JoinPath(model_dir, LogFileName(term)), Storage::Create::kExclusive);
     if (log.ok()) return ClaimedTerm{term, *std::move(log)};
     if (!absl::IsAlreadyExists(log.status())) return log.status();
   }
