@@ -5,14 +5,19 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "evenkeel/core/digest.h"
 #include "evenkeel/core/status.h"
 
 namespace evenkeel::replay {
 namespace {
 
+std::string ManifestPath(const std::string& model_dir, Version version) {
+  return JoinPath(CheckpointFolder(model_dir, version), "manifest.json");
+}
+
 absl::Status AddCheckpoint(const ReplayOptions& options, const Storage& storage, Version version, Sources& sources) {
-  const auto reader = CheckpointReader::Open(storage, options.model_dir, version);
-  if (absl::IsNotFound(reader.status())) return absl::OkStatus();  // removed meanwhile
+  const auto reader = OpenCheckpoint(sources, storage, options.model_dir, version);
+  if (absl::IsNotFound(reader.status())) return absl::OkStatus();
   if (!reader.ok()) return reader.status();
   const Manifest& manifest = reader->manifest();
   if (!sources.experiments.contains(manifest.spec_hash)) {
@@ -30,12 +35,42 @@ absl::Status AddCheckpoint(const ReplayOptions& options, const Storage& storage,
   return absl::OkStatus();
 }
 
+// Left out where it is removed meanwhile.
+absl::Status Keep(const Storage& storage, const std::string& model_dir, const Manifest& manifest, Sources& sources) {
+  std::unique_ptr<Storage> memory = MakeMemoryStorage();
+  const std::string folder = CheckpointFolder(model_dir, manifest.version);
+  EK_RETURN_IF_ERROR(memory->MakeFolder(folder));
+  std::vector<std::string> files = {"manifest.json"};
+  for (const PartInfo& part : manifest.parts) files.push_back(part.file);
+  for (const std::string& file : files) {
+    const auto bytes = storage.Read(JoinPath(folder, file));
+    if (absl::IsNotFound(bytes.status())) return absl::OkStatus();
+    if (!bytes.ok()) return bytes.status();
+    EK_RETURN_IF_ERROR(memory->WriteAtomic(JoinPath(folder, file), AsBytes(*bytes)));
+  }
+  sources.kept = std::move(memory);
+  return absl::OkStatus();
+}
+
 std::string Names(const Sources& sources) {
   return absl::StrJoin(sources.checkpoints, ", ",
                        [](std::string* out, const auto& entry) { absl::StrAppend(out, CheckpointName(entry.first)); });
 }
 
 }  // namespace
+
+absl::StatusOr<CheckpointReader> OpenCheckpoint(const Sources& sources, const Storage& storage,
+                                                const std::string& model_dir, Version version) {
+  const std::string manifest = ManifestPath(model_dir, version);
+  const bool kept = sources.kept && sources.kept->Exists(manifest);
+  const Storage& from = kept ? *sources.kept : storage;
+  auto reader = CheckpointReader::Open(from, model_dir, version);
+  // Removal takes the manifest first.
+  if (absl::IsDataLoss(reader.status()) && !from.Exists(manifest)) {
+    return absl::NotFoundError(absl::StrCat(manifest, " was removed"));
+  }
+  return reader;
+}
 
 absl::StatusOr<Sources> ReadSources(const ReplayOptions& options, const Storage& storage) {
   Sources sources;
@@ -56,6 +91,9 @@ absl::StatusOr<Sources> ReadSources(const ReplayOptions& options, const Storage&
     return absl::NotFoundError(absl::StrCat("[replay] ", options.model_dir,
                                             " holds no checkpoint of the history in its log: there is nothing to ",
                                             "compare with"));
+  }
+  if (sources.history.status.empty()) {
+    EK_RETURN_IF_ERROR(Keep(storage, options.model_dir, sources.checkpoints.rbegin()->second, sources));
   }
   return sources;
 }

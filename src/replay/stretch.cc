@@ -66,7 +66,7 @@ void Stretch::Initialise(Version version) {
 
 absl::Status Stretch::Restore(Version version) {
   EK_ASSIGN_OR_RETURN(const CheckpointReader reader,
-                      CheckpointReader::Open(context_.storage, context_.options.model_dir, version));
+                      OpenCheckpoint(context_.sources, context_.storage, context_.options.model_dir, version));
   return shard_->Restore(reader, version);
 }
 
@@ -214,7 +214,7 @@ absl::Status Stretch::Compare() {
   const CommitNumber commit = version().commit;
   for (const auto& [at, manifest] : context_.sources.checkpoints) {
     if (at.commit != commit) continue;
-    const auto reader = CheckpointReader::Open(context_.storage, context_.options.model_dir, at);
+    const auto reader = OpenCheckpoint(context_.sources, context_.storage, context_.options.model_dir, at);
     if (absl::IsNotFound(reader.status())) {
       context_.report.notes.push_back(absl::StrCat("checkpoint ", CheckpointName(at), " was removed meanwhile"));
       continue;

@@ -12,7 +12,8 @@
 // The job may be over, stopped, killed or running; nothing in the model_dir is changed.
 // Threading: blocks; computes on threads of its own.
 // Memory: the surviving commits of the log; the data set; a copy of parameters and gradients for each update computed
-//         ahead and each older version that a later update was computed on (at most one a worker and server).
+//         ahead and each older version that a later update was computed on (at most one a worker and server); of a job
+//         that has not ended, which removes older checkpoints meanwhile, a copy of the newest.
 #pragma once
 
 #include <cstdint>
