@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "evenkeel/core/status.h"
-#include "evenkeel/core/thread_pool.h"
 #include "replay/sources.h"
 #include "replay/stretch.h"
 
@@ -18,13 +17,13 @@ class Replayer {
  public:
   Replayer(const ReplayOptions& options, const Storage& storage,
            const std::function<void(const ReplayProgress&)>& progress)
-      : options_(options), storage_(storage), progress_(progress), pool_(AvailableCores()) {}
+      : options_(options), storage_(storage), progress_(progress) {}
 
   absl::StatusOr<ReplayReport> Run();
 
  private:
   absl::StatusOr<const Experiment*> ExperimentOf(const std::string& spec_hash, Term term) const;
-  void CheckLog(std::int64_t samples, const Experiment& experiment);
+  void CheckLog(std::int64_t samples);
   absl::Status Recompute(Version start, std::span<const LineCommit> commits);
   void Find(Finding finding);
   void Done(const LineCommit& commit);
@@ -33,7 +32,6 @@ class Replayer {
   const ReplayOptions& options_;
   const Storage& storage_;
   const std::function<void(const ReplayProgress&)>& progress_;
-  ThreadPool pool_;
   Sources sources_;
   ReplayReport report_;
   std::vector<Finding> findings_;
@@ -56,8 +54,10 @@ absl::StatusOr<const Experiment*> Replayer::ExperimentOf(const std::string& spec
       "later with --from"));
 }
 
-void Replayer::CheckLog(std::int64_t samples, const Experiment& experiment) {
-  const bool bsp = experiment.train.sync.mode == SyncConfig::Mode::kBsp;
+void Replayer::CheckLog(std::int64_t samples) {
+  const bool bsp = std::all_of(sources_.experiments.begin(), sources_.experiments.end(), [](const auto& entry) {
+    return entry.second.train.sync.mode == SyncConfig::Mode::kBsp;
+  });
   std::vector<Finding> found = CheckLine(sources_.history);
   PositionsChecked positions = CheckPositions(sources_.history, samples, bsp ? 1 : 2);
   std::move(positions.findings.begin(), positions.findings.end(), std::back_inserter(found));
@@ -91,7 +91,7 @@ void Replayer::Done(const LineCommit& commit) {
 
 absl::Status Replayer::Recompute(Version start, std::span<const LineCommit> commits) {
   const History& history = sources_.history;
-  Context context{options_, storage_, sources_, pool_, [this](Finding finding) { Find(std::move(finding)); },
+  Context context{options_, storage_, sources_, [this](Finding finding) { Find(std::move(finding)); },
                   {},       report_,  true};
   context.done = [&](const LineCommit& commit) {
     if (context.exact) ++report_.commits_bit_for_bit;
@@ -112,7 +112,7 @@ absl::Status Replayer::Recompute(Version start, std::span<const LineCommit> comm
     if (stretch) {
       EK_RETURN_IF_ERROR(next->GoOnFrom(*stretch));
     } else {
-      CheckLog(next->samples(), *experiment);
+      CheckLog(next->samples());
       if (start.commit == CommitNumber(0)) {
         next->Initialise(start);
       } else {

@@ -15,6 +15,8 @@ namespace {
 
 // Blocks of squared sums are cut by server, so that their total may differ in the last bits of a double.
 constexpr double kClipTolerance = 1e-9;
+// A step on fewer is done before another thread has woken up.
+constexpr std::int64_t kFloatsAThread = 1 << 20;
 
 double RelativeDifference(double a, double b) {
   const double scale = std::max(std::abs(a), std::abs(b));
@@ -55,7 +57,10 @@ absl::Status Stretch::MakeShard() {
     layouts_.emplace(count, std::move(layout));
   }
   ps::Place place{std::make_shared<const ParameterLayout>(layouts_.at(1)), ServerIndex(0), experiment_.train.optimizer};
-  EK_ASSIGN_OR_RETURN(shard_, ps::Shard::Create(std::move(place), context_.pool));
+  const std::int64_t threads =
+      std::min<std::int64_t>(AvailableCores(), 1 + place.layout->total_floats() / kFloatsAThread);
+  pool_ = std::make_unique<ThreadPool>(static_cast<int>(threads));
+  EK_ASSIGN_OR_RETURN(shard_, ps::Shard::Create(std::move(place), *pool_));
   return absl::OkStatus();
 }
 

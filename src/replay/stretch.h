@@ -27,7 +27,6 @@ struct Context {
   const ReplayOptions& options;
   const Storage& storage;
   const Sources& sources;
-  ThreadPool& pool;
   // Each finding as it is made, in the order of commits.
   std::function<void(Finding)> find;
   // After each commit.
@@ -71,6 +70,7 @@ class Stretch {
   const Experiment& experiment_;
   OpenedData data_;
   std::map<std::size_t, ParameterLayout> layouts_;  // by number of servers
+  std::unique_ptr<ThreadPool> pool_;                // applies
   std::unique_ptr<ps::Shard> shard_;
   bool from_seed_ = false;
 };
