@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<UpdatePipeline>> UpdatePipeline::Create(std::span
     EK_RETURN_IF_ERROR(shard.AllocateSlot(ps::StageSlot(i)));
     pipeline->free_slots_.push_back(ps::StageSlot(i));
   }
-  for (int i = 0; i < jobs; ++i) pipeline->threads_.emplace_back([&p = *pipeline] { p.Run(); });
+  for (int i = 1; i < jobs; ++i) pipeline->threads_.emplace_back([&p = *pipeline] { p.Run(); });
   return pipeline;
 }
 
@@ -71,10 +71,7 @@ absl::StatusOr<UpdatePipeline::Computed> UpdatePipeline::Next(CommitNumber newes
   for (std::size_t i = 0; i < updates; ++i) {
     const std::shared_ptr<Task> task = std::move(begun_.front());
     begun_.pop_front();
-    {
-      MutexLock lock(mutex_);
-      while (!task->done) changed_.Wait(mutex_);
-    }
+    while (std::shared_ptr<Task> other = TaskOrDone(*task)) Perform(*other, computers_);
     if (!task->result.ok()) return task->result.status();
     computed.slots.push_back(task->slot);
     computed.results.push_back(*std::move(task->result));
@@ -86,8 +83,7 @@ void UpdatePipeline::Release(const Computed& computed) {
   free_slots_.insert(free_slots_.end(), computed.slots.begin(), computed.slots.end());
 }
 
-absl::StatusOr<StepResult> UpdatePipeline::Compute(
-    const Task& task, std::map<std::size_t, std::unique_ptr<GradientComputer>>& computers) {
+absl::StatusOr<StepResult> UpdatePipeline::Compute(const Task& task, Computers& computers) {
   std::unique_ptr<GradientComputer>& computer = computers[task.fingerprint];
   if (!computer) {
     EK_ASSIGN_OR_RETURN(computer, make_computer_(task.fingerprint));
@@ -103,8 +99,27 @@ absl::StatusOr<StepResult> UpdatePipeline::Compute(
   return result;
 }
 
+void UpdatePipeline::Perform(Task& task, Computers& computers) {
+  absl::StatusOr<StepResult> result = Compute(task, computers);
+  task.versions.clear();
+  MutexLock lock(mutex_);
+  task.result = std::move(result);
+  task.done = true;
+  changed_.NotifyAll();
+}
+
+// One that nobody computes yet; null once `task` is done.
+std::shared_ptr<UpdatePipeline::Task> UpdatePipeline::TaskOrDone(const Task& task) {
+  MutexLock lock(mutex_);
+  while (waiting_.empty() && !task.done) changed_.Wait(mutex_);
+  if (task.done) return nullptr;
+  std::shared_ptr<Task> other = std::move(waiting_.front());
+  waiting_.pop_front();
+  return other;
+}
+
 void UpdatePipeline::Run() {
-  std::map<std::size_t, std::unique_ptr<GradientComputer>> computers;
+  Computers computers;
   for (;;) {
     std::shared_ptr<Task> task;
     {
@@ -114,12 +129,7 @@ void UpdatePipeline::Run() {
       task = std::move(waiting_.front());
       waiting_.pop_front();
     }
-    absl::StatusOr<StepResult> result = Compute(*task, computers);
-    task->versions.clear();
-    MutexLock lock(mutex_);
-    task->result = std::move(result);
-    task->done = true;
-    changed_.NotifyAll();
+    Perform(*task, computers);
   }
 }
 

@@ -1,7 +1,7 @@
 // Computes the updates of a stretch of commits on several threads, ahead of the commit in hand as far as the versions
 // they need are there; each result lies in a staging slot of the shard. What is computed when changes no bits.
 //
-// Threading: one owner calls; computes on `jobs` threads of its own.
+// Threading: one owner calls, and computes while it waits; the others of `jobs` threads are the pipeline's.
 // Limits: as many slots as given; updates are begun in the order of commits, so that the next commit never waits for a
 // slot.
 #pragma once
@@ -56,12 +56,15 @@ class UpdatePipeline {
     absl::StatusOr<StepResult> result;
   };
 
+  using Computers = std::map<std::size_t, std::unique_ptr<GradientComputer>>;  // by fingerprint
+
   UpdatePipeline(std::span<const LineCommit> commits, ps::Shard& shard, VersionWindow& window,
                  MakeComputer make_computer, LayoutOf layout_of);
   void Begin(CommitNumber newest);
   void Run();
-  absl::StatusOr<StepResult> Compute(const Task& task,
-                                     std::map<std::size_t, std::unique_ptr<GradientComputer>>& computers);
+  absl::StatusOr<StepResult> Compute(const Task& task, Computers& computers);
+  void Perform(Task& task, Computers& computers);
+  std::shared_ptr<Task> TaskOrDone(const Task& task);
 
   const std::span<const LineCommit> commits_;
   ps::Shard& shard_;
@@ -71,6 +74,7 @@ class UpdatePipeline {
   // The owner's: the next update to begin, the next commit to hand out.
   std::size_t begin_commit_ = 0, begin_update_ = 0, next_commit_ = 0;
   std::vector<ps::StageSlot> free_slots_;
+  Computers computers_;
   std::deque<std::shared_ptr<Task>> begun_;  // not handed out yet, in order
 
   Mutex mutex_;
