@@ -144,6 +144,12 @@ void Replayer::Conclude() {
     report_.commits_after_last_checkpoint =
         static_cast<std::int64_t>(report_.to.commit.value() - version.commit.value());
   }
+  if (!report_.agrees() && report_.commits_bit_for_bit < report_.commits) {
+    report_.notes.push_back(
+        "where bits cannot be had, rounding alone can grow beyond any tolerance between two checkpoints that lie far "
+        "apart; checkpoints after fewer commits (checkpoint.every_commits), or a machine that computes as the workers "
+        "did, decide it");
+  }
   std::stable_sort(findings_.begin(), findings_.end(),
                    [](const Finding& a, const Finding& b) { return a.commit < b.commit; });
   for (const Finding& finding : findings_) {

@@ -3,8 +3,9 @@
 // proof that the cluster did what its log says.
 //
 // Bit for bit while every update was computed by a backend that this machine has alike (equal compute fingerprints);
-// from the first other update on within a tolerance, and each checkpoint that agrees is then where the next stretch
-// starts from, so that rounding does not add up over them.
+// from the first other update on within a tolerance, and after each checkpoint the next stretch starts from the
+// recorded state, so that each is judged by itself. Training amplifies rounding: over hundreds of commits between two
+// checkpoints that may be more than any tolerance, and only a machine that has the fingerprints can decide.
 //
 // It also checks what the log must satisfy by itself: the chain of hashes, that each epoch's samples count once, sums
 // of samples and losses, versions that survive, SSP's bound.
@@ -36,9 +37,10 @@ struct ReplayOptions {
   std::vector<Experiment> experiments;
   // A checkpoint to begin at: its commit's number, or its name as g1-c42. Empty: where the log begins.
   std::string from;
-  // Where bits cannot be had: the largest |recomputed - recorded| / |recorded| (Euclidean norms) of the parameters, the
-  // statistics and each slot; a commit's mean loss may differ by tolerance * (1 + loss). The default is what clusters
-  // of different sizes are held to among one another, for the same reason: sums in another order.
+  // Where bits cannot be had: the largest |recomputed - recorded| / |recorded| (Euclidean norms) of the parameters and
+  // the statistics; a hundred times that of a slot; a commit's mean loss may differ by 10 * tolerance * (1 + loss). The
+  // default is what clusters of different sizes are held to among one another, for the same reason: sums in another
+  // order.
   double tolerance = 1e-3;
   // Updates computed at the same time; 0: as many as the cores hold, each with the threads of its worker.
   int jobs = 0;
