@@ -60,8 +60,8 @@ class Stretch {
   absl::StatusOr<std::unique_ptr<UpdatePipeline>> OpenPipeline(std::span<const LineCommit> commits,
                                                                VersionWindow& window);
   bool Reproducible(const LineCommit& commit) const;
-  // Compares the present state with its checkpoints. Where bits cannot be had, a checkpoint that agrees is gone on
-  // from.
+  // Compares the present state with its checkpoints. Where bits cannot be had, the recorded state is gone on from,
+  // whether it agrees or not: each stretch between checkpoints is judged by itself.
   absl::Status Compare();
   void CheckComputed(const LineCommit& commit, const UpdatePipeline::Computed& computed);
   void CheckClipping(const Decision& decision, std::span<const ps::StageSlot> slots);
