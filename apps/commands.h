@@ -21,6 +21,7 @@ void AddAgentCommand(CLI::App& app, Action& chosen);
 void AddStatusCommand(CLI::App& app, Action& chosen);
 void AddBenchCommand(CLI::App& app, Action& chosen);
 void AddSimulateCommand(CLI::App& app, Action& chosen);
+void AddReplayCommand(CLI::App& app, Action& chosen);
 
 // --max-restarts and --monitor-interval.
 void AddSupervisorOptions(CLI::App& app, int& max_restarts, double& monitor_seconds);

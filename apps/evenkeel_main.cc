@@ -38,6 +38,7 @@ int main(int argc, char** argv) {
   AddDrainCommand(app, chosen);
   AddBenchCommand(app, chosen);
   AddSimulateCommand(app, chosen);
+  AddReplayCommand(app, chosen);
   if (const auto code = ParseCommandLine(app, argc, argv)) return *code;
   return chosen();
 }

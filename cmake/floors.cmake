@@ -1,7 +1,7 @@
 # The rooms and the edges allowed between them. Everyone may use core. evenkeel_room() refuses any other edge, and
 # tests/tidy checks the includes against the same list.
 set(EVENKEEL_ROOMS core config protocol kernels data checkpoint metrics model ps chief transport launch runtime worker
-    evaluator sim)
+    evaluator replay sim)
 set(EVENKEEL_EDGES_core "")
 set(EVENKEEL_EDGES_config "")
 set(EVENKEEL_EDGES_protocol "")
@@ -17,4 +17,5 @@ set(EVENKEEL_EDGES_launch config)
 set(EVENKEEL_EDGES_runtime chief ps protocol checkpoint config metrics)
 set(EVENKEEL_EDGES_worker model kernels data protocol config metrics)
 set(EVENKEEL_EDGES_evaluator model kernels data checkpoint protocol config metrics)
+set(EVENKEEL_EDGES_replay ps model kernels data checkpoint protocol config)
 set(EVENKEEL_EDGES_sim chief ps protocol config metrics)

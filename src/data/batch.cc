@@ -162,6 +162,13 @@ absl::Status AssembleBatch(const Dataset& dataset, const AugmentOptions& augment
   return absl::OkStatus();
 }
 
+void MixRowKeys(const Batch& batch, std::uint64_t seed, std::vector<std::uint64_t>& keys) {
+  keys.clear();
+  for (std::int64_t sample : batch.samples) {
+    keys.push_back(MixKey(seed, batch.epoch.value(), static_cast<std::uint64_t>(sample)));
+  }
+}
+
 absl::Status AssembleRange(const Dataset& dataset, std::int64_t begin, std::int64_t end, Batch& batch) {
   if (begin < 0 || end < begin || end > dataset.size()) {
     return absl::OutOfRangeError(

@@ -17,6 +17,7 @@
 #include "evenkeel/core/mutex.h"
 #include "evenkeel/core/random.h"
 #include "evenkeel/core/status.h"
+#include "evenkeel/protocol/commit_log.h"
 #include "evenkeel/protocol/log_record.h"
 #include "runtime/chief_outputs.h"
 #include "runtime/job_folder.h"

@@ -26,9 +26,6 @@ class ModelDirLock {
   int fd_;
 };
 
-// "chief.wal.TERM", and from its first checkpoint on "chief.wal.TERM.SEGMENT".
-std::string LogFileName(Term term, std::uint64_t segment);
-
 struct JobFolder {
   LogHistory history;  // from the segment on that was begun for `newest`
   std::optional<Manifest> newest;  // the newest checkpoint, checked to the last byte

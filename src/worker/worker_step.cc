@@ -110,11 +110,7 @@ absl::StatusOr<StepResult> Worker::Compute(const Ticket& ticket, const Batch& ba
     input.features = batch.features;
   }
   input.labels = batch.labels;
-  row_keys_.clear();
-  for (std::int64_t sample : batch.samples) {
-    row_keys_.push_back(
-        MixKey(options_.experiment.train.seed, ticket.epoch.value(), static_cast<std::uint64_t>(sample)));
-  }
+  MixRowKeys(batch, options_.experiment.train.seed, row_keys_);
   input.row_keys = row_keys_;
   model_->ParametersChanged();
   return model_->TrainStep(input, [&](int tensor) {

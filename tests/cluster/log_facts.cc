@@ -1,15 +1,11 @@
 // Prints a model_dir's commit log for the tests in Python, a JSON object a record, oldest first.
 //
 //   log_facts MODEL_DIR
-#include <algorithm>
 #include <iostream>
 #include <string>
-#include <tuple>
-#include <vector>
 
-#include "evenkeel/core/digest.h"
 #include "evenkeel/core/storage.h"
-#include "evenkeel/protocol/log_record.h"
+#include "evenkeel/protocol/commit_log.h"
 #include "nlohmann/json.hpp"
 
 namespace {
@@ -43,38 +39,26 @@ Json ToJson(const CommitRecord& record) {
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
-  Storage& storage = Storage::Posix();
-  std::vector<std::tuple<long, long, std::string>> logs;  // term, segment
-  const std::vector<std::string> names = storage.List(argv[1]).value();
-  for (const std::string& name : names) {
-    if (!name.starts_with("chief.wal.")) continue;
-    const std::string numbers = name.substr(10);
-    const std::size_t dot = numbers.find('.');
-    logs.emplace_back(std::stol(numbers), dot == std::string::npos ? 0 : std::stol(numbers.substr(dot + 1)), name);
-  }
-  std::sort(logs.begin(), logs.end());
-  for (const auto& [term, segment, name] : logs) {
-    const std::string bytes = storage.Read(JoinPath(argv[1], name)).value();
-    const DecodedLog log = DecodeLog(AsBytes(bytes)).value();
-    for (const LogRecord& record : log.records) {
-      if (const auto* commit = std::get_if<CommitRecord>(&record)) std::cout << ToJson(*commit) << "\n";
-      if (const auto* admission = std::get_if<AdmissionRecord>(&record)) {
-        std::cout << Json{{"record", "admission"},
-                          {"incarnation", admission->incarnation.value()},
-                          {"name", admission->name},
-                          {"rank", admission->rank.value()}}
-                  << "\n";
-      }
-      if (const auto* fence = std::get_if<FenceRecord>(&record)) {
-        std::cout << Json{{"record", "fence"}, {"incarnation", fence->incarnation.value()}} << "\n";
-      }
-      if (const auto* rollback = std::get_if<RollbackRecord>(&record)) {
-        std::cout << Json{{"record", "rollback"},
-                          {"generation", rollback->generation.value()},
-                          {"commit", rollback->checkpoint.commit.value()}}
-                  << "\n";
-      }
+  const absl::Status status = ReadLog(Storage::Posix(), argv[1], [](const LogFile&, const LogRecord& record) {
+    if (const auto* commit = std::get_if<CommitRecord>(&record)) std::cout << ToJson(*commit) << "\n";
+    if (const auto* admission = std::get_if<AdmissionRecord>(&record)) {
+      std::cout << Json{{"record", "admission"},
+                        {"incarnation", admission->incarnation.value()},
+                        {"name", admission->name},
+                        {"rank", admission->rank.value()}}
+                << "\n";
     }
-  }
-  return 0;
+    if (const auto* fence = std::get_if<FenceRecord>(&record)) {
+      std::cout << Json{{"record", "fence"}, {"incarnation", fence->incarnation.value()}} << "\n";
+    }
+    if (const auto* rollback = std::get_if<RollbackRecord>(&record)) {
+      std::cout << Json{{"record", "rollback"},
+                        {"generation", rollback->generation.value()},
+                        {"commit", rollback->checkpoint.commit.value()}}
+                << "\n";
+    }
+    return absl::OkStatus();
+  });
+  if (!status.ok()) std::cerr << status << "\n";
+  return status.ok() ? 0 : 1;
 }

@@ -112,6 +112,8 @@ struct AugmentOptions {
 // crop are asked of samples that are not images.
 absl::Status AssembleBatch(const Dataset& dataset, const AugmentOptions& augment, Epoch epoch,
                            const RangeList& positions, Batch& batch);
+// One key a row of the batch, mixed from (seed, epoch, sample): what dropout draws from.
+void MixRowKeys(const Batch& batch, std::uint64_t seed, std::vector<std::uint64_t>& keys);
 // Samples [begin, end) in index order, not augmented; for evaluation.
 absl::Status AssembleRange(const Dataset& dataset, std::int64_t begin, std::int64_t end, Batch& batch);
 

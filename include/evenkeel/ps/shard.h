@@ -82,7 +82,7 @@ class Shard {
 
   const Place& place() const { return place_; }
   std::int64_t floats() const { return floats_; }
-  // For tests: an optimizer slot's local floats (parameters only).
+  // An optimizer slot's local floats (parameters only), in the order of SlotNames.
   std::span<const float> OptimizerSlot(int index) const { return optimizer_slots_[static_cast<size_t>(index)]; }
 
  private:
