@@ -95,7 +95,10 @@ void ChangeLog(const std::string& model_dir, const std::function<void(std::vecto
     }
     bytes += EncodeLogRecord(record);
   }
-  REQUIRE(Storage::Posix().WriteAtomic(JoinPath(model_dir, LogFileName(Term(1))), AsBytes(bytes)).ok());
+  Storage& storage = Storage::Posix();
+  const std::vector<LogFile> files = ListLogFiles(storage, model_dir).value();
+  for (const LogFile& file : files) REQUIRE(storage.Remove(JoinPath(model_dir, file.name)).ok());
+  REQUIRE(storage.WriteAtomic(JoinPath(model_dir, LogFileName(Term(1))), AsBytes(bytes)).ok());
 }
 
 Decision& DecisionAt(std::vector<LogRecord>& records, std::uint64_t number) {
