@@ -195,7 +195,8 @@ TEST_CASE("after a broken stream the last report is said again", "[evaluator]") 
   LiveEvaluator evaluator(job, *transport, chief.address);
   job.Write(At(1, 2), 2, 0, /*final=*/true);
   chief.Announce(At(1, 2), true);
-  CHECK(chief.NextReport().final_score);
+  while (!chief.NextReport().final_score) {  // it may have found the checkpoint before it heard that this is the last
+  }
   chief.BreakStream();
   chief.AwaitJoin();
   CHECK(chief.NextReport().version == At(1, 2));
