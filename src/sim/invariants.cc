@@ -286,8 +286,8 @@ void Invariants::Spend(const CommittedUpdate& update) {
         absl::StrCat("update ", ToString(update.update), " is of epoch ", epoch, " of ", experiment_.train.epochs));
   }
   if (const std::optional<std::int64_t> at = spent_.Spend(update.epoch, update.positions)) {
-    Break(absl::StrCat("position ", *at, " of epoch ", epoch,
-                       " is committed twice or does not exist: update ", ToString(update.update)));
+    Break(absl::StrCat("position ", *at, " of epoch ", epoch, " is committed twice or does not exist: update ",
+                       ToString(update.update)));
   }
 }
 
@@ -413,8 +413,8 @@ void Invariants::CheckSpread() {
     const Server& state = servers_[server];
     if (!IsCurrent(state)) continue;
     if (state.version.commit.value() + kMaxVersionsApart < decided_) {
-      Break(absl::StrCat(Name(server), " is ", decided_ - state.version.commit.value(),
-                         " commits behind; at most ", kMaxVersionsApart, " may be in flight"));
+      Break(absl::StrCat(Name(server), " is ", decided_ - state.version.commit.value(), " commits behind; at most ",
+                         kMaxVersionsApart, " may be in flight"));
     }
   }
 }

@@ -133,8 +133,8 @@ class Invariants {
   // The history that survives.
   Term term_;
   Generation generation_;
-  BasePtr start_;                // of this generation
-  std::uint64_t decided_ = 0;    // commits
+  BasePtr start_;              // of this generation
+  std::uint64_t decided_ = 0;  // commits
   std::uint64_t chain_hash_ = 0;
   std::uint64_t fingerprint_ = 0;  // of the last one
   std::int64_t samples_trained_ = 0;
@@ -150,8 +150,8 @@ class Invariants {
   std::map<Incarnation, Clock> admitted_;
   std::set<Incarnation> fenced_;
   std::map<Incarnation, MembershipEpoch> fenced_in_;  // as servers were told
-  std::set<Incarnation> welcomed_;  // workers that the chief has ended in no way
-  std::map<UpdateId, Grant> grants_;  // that may still commit
+  std::set<Incarnation> welcomed_;                    // workers that the chief has ended in no way
+  std::map<UpdateId, Grant> grants_;                  // that may still commit
   NumberSet decided_sets_;
   std::map<Incarnation, std::uint64_t> committed_;  // the newest sequence
 

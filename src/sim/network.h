@@ -78,7 +78,7 @@ class Network {
   };
   struct Stream {
     SessionId id;
-    std::array<Peer*, 2> ends{};       // client, server
+    std::array<Peer*, 2> ends{};  // client, server
     std::array<bool, 2> open{true, true};
     std::array<std::deque<Packet>, 2> to;  // packets on their way to each end
     std::array<TimePoint, 2> last{};       // arrival of the newest one

@@ -41,8 +41,8 @@ void ServerProcess::OnTimer() {
     next_renew_ = now() + std::max<Duration>(server_->renew_interval(), Milliseconds(10));
     SendToChief({server_->MakeEnvelope(), server_->State(now())});
   }
-  if (now() >= server_->NextDeadline()) return Perform(server_->Tick(now()));
-  Perform({});
+  Perform(now() >= server_->NextDeadline() ? server_->Tick(now()) : ps::Actions{});
+  if (!ended_) environment_.scheduler.Wake(*this, server_->NextDeadline());
 }
 
 void ServerProcess::Connect() {
@@ -89,6 +89,9 @@ void ServerProcess::OnMessage(SessionId stream, Message message, Payload payload
   ps::Actions actions = server_->OnWorkerMessage(stream, message, now());
   NoteStale(actions, message.envelope);
   Perform(std::move(actions));
+  // Nothing but a pull brings its deadline nearer, and to ask for it costs a look at every worker.
+  const bool pull = std::holds_alternative<Pull>(message.body);
+  if (pull && !ended_) environment_.scheduler.Wake(*this, server_->NextDeadline());
 }
 
 void ServerProcess::NoteStale(const ps::Actions& actions, const Envelope& envelope) {
@@ -180,7 +183,7 @@ void ServerProcess::Perform(ps::Actions actions) {
     }
   }
   if (ended_) return;
-  TimePoint wake = std::min(next_renew_, server_->NextDeadline());
+  TimePoint wake = next_renew_;
   if (!joined_) wake = std::min(wake, away_since_ + environment_.experiment.membership.chief_timeout);
   if (!joined_ && chief_ == SessionId{}) wake = std::min(wake, next_attempt_);
   environment_.scheduler.Wake(*this, wake);

@@ -63,9 +63,7 @@ class WorkerProcess final : public Peer {
   void ToServer(Link& link, Body body, Payload payload = {});
   bool Cancelled() const { return outcome_ && current_ && outcome_->update == current_->update; }
   void End();
-  ServerIndex IndexOf(const Link& link) const {
-    return ServerIndex(static_cast<std::uint32_t>(&link - links_.data()));
-  }
+  ServerIndex IndexOf(const Link& link) const { return ServerIndex(static_cast<std::uint32_t>(&link - links_.data())); }
   TimePoint now() const { return environment_.scheduler.now(); }
 
   Environment& environment_;

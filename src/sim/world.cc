@@ -174,6 +174,12 @@ void World::Apply(const Fault& fault) {
   switch (fault.kind) {
     case FaultKind::kKill:
     case FaultKind::kVanish: {
+      if (!scenario_.keeps_workers) {
+        // The machine goes: a process on it that gave up has no successor.
+        for (const auto& worker : workers_) {
+          if (worker->machine() == fault.node && worker->ended() && worker->alive()) Kill(*worker, true);
+        }
+      }
       const std::vector<Peer*> living = LivingOn(fault.node);
       if (living.empty() || fault.node == "chief") return;
       for (Peer* process : living) Kill(*process, fault.kind == FaultKind::kKill);
@@ -279,6 +285,11 @@ void World::Supervise() {
   std::sort(again.begin(), again.end());
   again.erase(std::unique(again.begin(), again.end()), again.end());
   for (const std::string& machine : again) StartWorker(machine);
+  if (scenario_.keeps_workers) KeepWorkers();
+  After(kSuperviseEvery, [this] { Supervise(); });
+}
+
+void World::KeepWorkers() {
   const auto needed = static_cast<std::size_t>(experiment_.membership.workers_min);
   std::size_t living = 0;
   for (const WorkerProcess* worker : LivingWorkers()) living += worker->paused() ? 0 : 1;
@@ -288,12 +299,12 @@ void World::Supervise() {
     StartWorker(machine);
     ++living;
   }
-  After(kSuperviseEvery, [this] { Supervise(); });
 }
 
 void World::OnChiefEnded() {
   chief_end_seen_ = true;
   const EndAction& end = *chief_->end();
+  if (!end.finished_before) verdict_.dropped = end.summary.dropped_updates;
   finished_ = end.finished_before || stops_for_good_ || (end.status.ok() && end.summary.status == "finished");
   if (stops_for_good_ && !end.status.ok()) {
     invariants_.Break(absl::StrCat("the job does not stop when told: ", end.status.message()));

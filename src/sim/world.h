@@ -32,6 +32,7 @@ class World {
   void CrashChief(const Fault& fault);
   void CrashAll(const Fault& fault);
   void Supervise();
+  void KeepWorkers();
   void OnChiefEnded();
   void StopForGood();
   void Weigh();
@@ -64,7 +65,7 @@ class World {
   std::vector<std::unique_ptr<WorkerProcess>> workers_;  // all that live, and those that died since the last Bury
   std::vector<std::unique_ptr<WorkerProcess>> dead_workers_;
   std::map<const WorkerProcess*, TimePoint> worker_starts_;  // of those whose time is not counted yet
-  ChiefProcess* chief_ = nullptr;  // the living one
+  ChiefProcess* chief_ = nullptr;                            // the living one
   bool chief_end_seen_ = false;
   std::uint64_t lives_ = 0;
   TimePoint start_;
