@@ -10,6 +10,7 @@
 #include "evenkeel/core/status.h"
 #include "evenkeel/core/storage.h"
 #include "evenkeel/sim/simulation.h"
+#include "simulate_spot.h"
 
 namespace evenkeel::apps {
 namespace {
@@ -21,6 +22,9 @@ struct Options {
   std::string faults;
   int shrink_runs = 200;
   bool verbose = false;
+  SpotCommand spot;
+  bool soak = false;
+  sim::SoakOptions soak_options;
 };
 
 // A broken invariant inside a role aborts: the seed must be known then too.
@@ -98,19 +102,105 @@ absl::StatusOr<bool> Run(const Options& options) {
   return failures == 0;
 }
 
+absl::StatusOr<bool> RunAny(const Options& options) {
+  const std::uint64_t seed = options.seed == 0 ? 1 : options.seed;
+  if (options.soak) {
+    sim::SoakOptions soak = options.soak_options;
+    soak.seed = seed;
+    soak.mode = options.spot.options.mode;
+    return SimulateSoak(soak);
+  }
+  if (options.spot.files.empty()) return Run(options);
+  SpotCommand spot = options.spot;
+  spot.options.seed = seed;
+  return SimulateSpot(spot);
+}
+
 int Simulate(const Options& options) {
-  const absl::StatusOr<bool> result = Run(options);
+  const absl::StatusOr<bool> result = RunAny(options);
   if (result.ok()) return static_cast<int>(*result ? ExitCode::kOk : ExitCode::kFailed);
   std::fprintf(stderr, "evenkeel simulate: %s\n", std::string(result.status().message()).c_str());
   return static_cast<int>(ExitCodeFor(result.status()));
+}
+
+void AddTraceOptions(CLI::App& command, Options& options) {
+  sim::SpotOptions& spot = options.spot.options;
+  auto* trace =
+      command
+          .add_option("--availability", options.spot.files,
+                      "A trace of a spot market drives joins and ends of workers, with no other fault; the job "
+                      "is stopped at its end. Several are overlaid. Goodput is the samples of surviving commits "
+                      "over all samples whose gradient was computed, used or not; of an update that its worker's "
+                      "end cuts off, the share of its computing time that had passed counts")
+          ->type_name("FILE")
+          ->check(CLI::ExistingFile);
+  for (const char* other : {"--faults", "--seeds", "--first-seed"}) trace->excludes(command.get_option(other));
+  command
+      .add_option("--nodes", spot.nodes,
+                  "Overlay copies, begun at other moments and renamed, up to so many nodes at once")
+      ->needs(trace)
+      ->check(CLI::Range(1, 50'000));
+  command.add_option("--time-scale", spot.time_scale, "The trace runs so many times faster")
+      ->needs(trace)
+      ->capture_default_str()
+      ->check(CLI::Range(1e-3, 1e6));
+  command
+      .add_option(
+          "--step-seconds", spot.step_seconds,
+          "A step while the most nodes are there: a tenth fixed, nine for 32 samples a node. The global batch is "
+          "the same with fewer, so their steps take longer")
+      ->needs(trace)
+      ->capture_default_str()
+      ->check(CLI::Range(1e-3, 3600.0));
+  command
+      .add_option("--removal", options.spot.removal,
+                  "How a machine goes: vanish (only its lease tells), kill (its connections break at once), or leave "
+                  "(SIGTERM, an orderly leave)")
+      ->needs(trace)
+      ->capture_default_str()
+      ->check(CLI::IsMember({"vanish", "kill", "leave"}));
+  command.add_option("--servers", spot.servers, "Parameter servers")
+      ->needs(trace)
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
+  command
+      .add_option(
+          "--set", spot.overrides,
+          "Overrides a field of the simulated experiment, as membership.lease_ms=5000; may be given several times")
+      ->needs(trace)
+      ->type_name("FIELD=VALUE")
+      ->allow_extra_args(false);
+  auto* soak =
+      command.add_flag("--soak", options.soak,
+                       "Very many commits while machines come and go; the memory of chief and servers must not "
+                       "grow from a quarter of the commits to all of them");
+  soak->excludes(trace);
+  for (const char* other : {"--faults", "--seeds", "--first-seed"}) soak->excludes(command.get_option(other));
+  command.add_option("--commits", options.soak_options.commits, "Of the soak")
+      ->needs(soak)
+      ->capture_default_str()
+      ->check(CLI::Range(1000, 100'000'000));
+  command.add_option("--commits-a-join", options.soak_options.commits_a_join, "Of the soak, about")
+      ->needs(soak)
+      ->capture_default_str()
+      ->check(CLI::Range(10, 1'000'000));
+  command
+      .add_option("--new-names", options.soak_options.new_names,
+                  "Of the soak: each machine has a name of its own; else sixteen come back")
+      ->needs(soak)
+      ->capture_default_str();
+  command.add_option("--mode", spot.mode, "Of --availability and --soak")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"bsp", "asp", "ssp"}));
 }
 
 }  // namespace
 
 void AddSimulateCommand(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand(
-      "simulate", "Runs whole jobs in virtual time, with faults drawn from a seed, and checks what must hold");
+  CLI::App* command = app.add_subcommand("simulate",
+                                         "Runs whole jobs in virtual time, with faults drawn from a seed or a spot "
+                                         "market's trace, and checks what must hold");
   command->add_option("--seeds", options->seeds, "How many")
       ->capture_default_str()
       ->check(CLI::Range(1, 1'000'000'000));
@@ -121,6 +211,7 @@ void AddSimulateCommand(CLI::App& app, Action& chosen) {
       ->capture_default_str()
       ->check(CLI::Range(0, 100'000));
   command->add_flag("--verbose", options->verbose, "A line a seed, with its trace's hash");
+  AddTraceOptions(*command, *options);
   command->callback([&chosen, options] { chosen = [options] { return Simulate(*options); }; });
 }
 

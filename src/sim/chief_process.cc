@@ -86,6 +86,7 @@ void ChiefProcess::Take(ChiefActions actions) {
                                 [this, session = close->session] { OnClosed(session); });
     } else if (auto* append = std::get_if<AppendLogAction>(&action)) {
       environment_.invariants.LogAppended(append->record);
+      environment_.tally.LogAppended(append->record, environment_.scheduler.now());
       environment_.disk.Append(std::move(append->record));
     } else if (std::holds_alternative<CutLogAction>(action)) {
       OnDisk([this, records = environment_.disk.appended()] { environment_.disk.Sync(records); });
@@ -126,6 +127,7 @@ void ChiefProcess::WriteManifest(const Manifest& manifest) {
     }
     environment_.invariants.CheckpointWritten(manifest, fingerprints);
     environment_.disk.manifests[manifest.version] = manifest;
+    environment_.disk.Thin(manifest.version);
   }
   // A crash may come between the two.
   environment_.scheduler.At(environment_.scheduler.now() + Vary(rng_, kDiskTime), this,

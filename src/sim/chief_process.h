@@ -26,6 +26,9 @@ class ChiefProcess final : public Peer {
   // Ends the streams in order, after the job.
   void CloseAll();
 
+  // The end of the simulation: the Chief is gone.
+  void Destroy() { chief_.reset(); }
+
   const std::optional<EndAction>& end() const { return end_; }
   std::string StatusJson() const { return chief_->StatusJson(environment_.scheduler.now()); }
 

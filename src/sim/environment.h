@@ -8,6 +8,7 @@
 #include "sim/job_disk.h"
 #include "sim/network.h"
 #include "sim/scheduler.h"
+#include "sim/tally.h"
 
 namespace evenkeel::sim {
 
@@ -19,6 +20,7 @@ struct Environment {
   JobDisk& disk;
   Invariants& invariants;
   Interposer& interposer;
+  Tally& tally;
 
   // A random number of its own for each life of a process.
   Rng NewRng(const std::string& machine, std::uint64_t life) const {

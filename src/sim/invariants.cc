@@ -8,6 +8,13 @@
 #include "evenkeel/core/random.h"
 
 namespace evenkeel::sim {
+namespace {
+
+// Of those that were written before, a job goes back to the last or the last but one; more rollbacks may come before a
+// chief hears that one is there.
+constexpr std::size_t kCheckpointsKept = 16;
+
+}  // namespace
 
 std::uint64_t GradientValue(UpdateId update, std::int32_t bucket) {
   return MixKey(update.term.value(), update.incarnation.value(), update.sequence,
@@ -22,18 +29,13 @@ std::uint64_t NextFingerprint(std::uint64_t fingerprint, const Decision& decisio
 }
 
 Invariants::Invariants(const Experiment& experiment, std::int64_t samples, std::uint32_t servers)
-    : experiment_(experiment), samples_(samples), servers_(servers), sealed_(servers) {}
+    : experiment_(experiment), samples_(samples), spent_(samples), servers_(servers), sealed_(servers) {}
 
 void Invariants::Break(std::string what) {
   if (broken_.empty()) broken_ = std::move(what);
 }
 
 std::string Invariants::Name(std::uint32_t server) const { return absl::StrCat("ps:", server); }
-
-std::uint64_t Invariants::FingerprintAt(CommitNumber commit) const {
-  return commit == CommitNumber(0) ? InitialFingerprint(experiment_.train.seed)
-                                   : history_[commit.value() - 1].fingerprint;
-}
 
 // --- the chief ------------------------------------------------------------------------------------------------------
 
@@ -42,47 +44,45 @@ void Invariants::ChiefStarts(const ChiefOptions& options) {
     Break(absl::StrCat("terms go back: ", options.term.value(), " starts after ", term_.value()));
   }
   term_ = options.term;
+  committed_.clear();
+  for (auto& sealed : sealed_) {
+    std::erase_if(sealed, [this](const auto& entry) { return std::get<Term>(entry) < term_; });
+  }
   admitted_.clear();
   fenced_.clear();
   fenced_in_.clear();
   welcomed_.clear();
-  decided_sets_.clear();
+  decided_sets_.Clear();
   grants_.clear();
   const LogHistory& log = options.history;
   for (const auto& [incarnation, member] : log.members) admitted_[incarnation] = Clock{member.clock};
-  if (log.generation == Generation{}) return StartGeneration(log.NewGeneration(term_), std::nullopt);
+  if (log.generation == Generation{}) return StartGeneration(log.NewGeneration(term_), Nothing());
   // Where the log ends. Its machine may have lost more; servers that live may still have it.
   generation_ = log.generation;
   line_term_ = LineTerm(generation_, term_);
-  const auto& base = lines_.at({line_term_, generation_}).base;
-  start_ = base ? base->second.commit : CommitNumber(0);
-  CommitNumber last = start_;
+  // Whoever wrote for the other lines is dead.
+  std::erase_if(lines_, [this](const auto& entry) { return entry.first != std::pair(line_term_, generation_); });
+  if (lines_.empty()) return Break(absl::StrCat("the log ends in generation ", generation_.value(), ", which never began"));
+  start_ = line().start;
+  CommitNumber last = start_->commit;
   if (options.resume && options.resume->version.generation == generation_) last = options.resume->version.commit;
   if (!log.commits.empty()) last = std::max(last, log.commits.back().version.commit);
-  RestoreHistory(HistoryUpTo(line_term_, Version{generation_, last}), last);
+  const BasePtr reached = Reach(line(), last);
+  if (reached == nullptr) return Break(absl::StrCat("the log ends at commit ", last.value(), ", which was not decided"));
+  GoOnFrom(*reached);
 }
 
-void Invariants::RestoreHistory(std::vector<Commit> history, CommitNumber last) {
-  history_ = std::move(history);
-  if (history_.size() != last.value()) {
-    Break(absl::StrCat("commit ", last.value(), " is gone back to, but only ", history_.size(), " commits lead there"));
-  }
-  chain_hash_ = history_.empty() ? 0 : history_.back().decision.hash;
-  spent_.clear();
-  spent_samples_.clear();
-  for (const Commit& commit : history_) {
-    for (const CommittedUpdate& update : commit.decision.updates) Spend(update);
-  }
+void Invariants::GoOnFrom(const Base& base) {
+  decided_ = base.commit.value();
+  chain_hash_ = base.hash;
+  fingerprint_ = base.fingerprint;
+  samples_trained_ = base.samples;
+  spent_ = base.spent;
 }
 
-// What lies behind the checkpoint is void, and so is every ticket.
-void Invariants::StartGeneration(Generation generation, const std::optional<std::pair<Term, Version>>& base) {
-  generation_ = generation;
-  line_term_ = term_;
-  start_ = base ? base->second.commit : CommitNumber(0);
-  RestoreHistory(base ? HistoryUpTo(base->first, base->second) : std::vector<Commit>(), start_);
-  lines_[{term_, generation_}] = Line{base, {}};
-  grants_.clear();
+Invariants::BasePtr Invariants::Nothing() const {
+  return std::make_shared<const Base>(
+      Base{CommitNumber(0), 0, InitialFingerprint(experiment_.train.seed), 0, SpentSamples(samples_)});
 }
 
 Term Invariants::LineTerm(Generation generation, Term term) const {
@@ -93,31 +93,45 @@ Term Invariants::LineTerm(Generation generation, Term term) const {
   return found;
 }
 
-std::vector<Invariants::Commit> Invariants::HistoryUpTo(Term term, const Version& version) const {
-  auto line = lines_.find({term, version.generation});
-  if (line == lines_.end()) return {};
-  std::vector<Commit> history;
-  if (line->second.base) history = HistoryUpTo(line->second.base->first, line->second.base->second);
-  for (const Commit& commit : line->second.commits) {
-    if (commit.decision.version.commit <= version.commit) history.push_back(commit);
+// What lies behind the checkpoint is void, and so is every ticket.
+void Invariants::StartGeneration(Generation generation, BasePtr base) {
+  generation_ = generation;
+  line_term_ = term_;
+  start_ = base;
+  GoOnFrom(*base);
+  lines_[{term_, generation_}] = Line{base, base, {}, nullptr};
+  grants_.clear();
+}
+
+Invariants::BasePtr Invariants::Reach(const Line& line, CommitNumber commit) const {
+  if (commit < line.base->commit || commit.value() > line.size()) return nullptr;
+  Base reached = *line.base;
+  while (reached.commit < commit) {
+    reached.commit = reached.commit.Next();
+    const Commit& next = line.At(reached.commit);
+    reached.hash = next.decision.hash;
+    reached.fingerprint = next.fingerprint;
+    reached.samples += next.decision.samples;
+    for (const CommittedUpdate& update : next.decision.updates) (void)reached.spent.Spend(update.epoch, update.positions);
   }
-  return history;
+  return std::make_shared<const Base>(std::move(reached));
 }
 
 void Invariants::OnRollback(const RollbackRecord& record) {
   if (record.generation <= generation_) {
     return Break(absl::StrCat("generations go back: from ", generation_.value(), " to ", record.generation.value()));
   }
-  std::optional<std::pair<Term, Version>> base;
+  BasePtr base = Nothing();
   if (record.checkpoint != Version{}) {
     auto it = checkpoints_.find(record.checkpoint);
     if (it == checkpoints_.end()) {
       return Break(
-          absl::StrCat("the job rolls back to ", CheckpointName(record.checkpoint), ", which was not written"));
+          absl::StrCat("the job rolls back to ", CheckpointName(record.checkpoint), ", which was not written, or ",
+                       kCheckpointsKept, " others since"));
     }
-    base.emplace(LineTerm(record.checkpoint.generation, term_), record.checkpoint);
+    base = it->second;
   }
-  StartGeneration(record.generation, base);
+  StartGeneration(record.generation, std::move(base));
 }
 
 void Invariants::ChiefSends(const Message& message) {
@@ -161,8 +175,10 @@ void Invariants::OnGrant(UpdateId update, bool bound, const Version& version) {
                               fenced_.contains(update.incarnation) ? "fenced" : "not admitted"));
   }
   if (!bound || std::exchange(grant->second.bound, true)) return;
+  // A worker has one bound update; what it was granted before is decided, dropped, or was only to read ahead.
+  grants_.erase(grants_.lower_bound(UpdateId{update.term, update.incarnation, 0}), grant);
   grant->second.bound_at = version.commit;
-  if (version.generation != generation_ || version.commit.value() > history_.size()) {
+  if (version.generation != generation_ || version.commit.value() > decided_) {
     Break(absl::StrCat("update ", ToString(update), " binds on ", ToString(version), ", which is not decided"));
   }
   const SyncConfig& sync = experiment_.train.sync;
@@ -199,6 +215,10 @@ void Invariants::LogAppended(const LogRecord& record) {
     }
     fenced_.insert(fence->incarnation);
     welcomed_.erase(fence->incarnation);
+    for (auto it = grants_.lower_bound(UpdateId{term_, fence->incarnation, 0});
+         it != grants_.end() && it->first.incarnation == fence->incarnation;) {
+      it = it->second.bound ? std::next(it) : grants_.erase(it);
+    }
   } else if (const auto* commit = std::get_if<CommitRecord>(&record)) {
     OnCommit(*commit);
   } else if (const auto* rollback = std::get_if<RollbackRecord>(&record)) {
@@ -211,20 +231,22 @@ void Invariants::OnCommit(const CommitRecord& record) {
   const std::string name = absl::StrCat("decision ", ToString(decision.version));
   if (IsAdopted(decision)) return;
   ++commits_;
-  if (decision.version != Version{generation_, CommitNumber(history_.size() + 1)}) {
-    return Break(absl::StrCat(name, " follows commit ", history_.size(), " of generation ", generation_.value()));
+  if (decision.version != Version{generation_, CommitNumber(decided_ + 1)}) {
+    return Break(absl::StrCat(name, " follows commit ", decided_, " of generation ", generation_.value()));
   }
   const auto members = static_cast<std::int64_t>(admitted_.size());
   if (members < experiment_.membership.workers_min) {
     Break(
         absl::StrCat(name, " commits with ", members, " workers; workers_min is ", experiment_.membership.workers_min));
   }
-  if (!decided_sets_.insert({decision.set, decision.attempt}).second) Break(absl::StrCat(name, " decides a set twice"));
+  if (!decided_sets_.Insert(decision.set.value())) Break(absl::StrCat(name, " decides a set twice"));
   for (std::uint32_t server = 0; server < servers_.size(); ++server) {
     if (!sealed_[server].contains({term_, decision.set, decision.attempt})) {
       Break(absl::StrCat(name, ": set ", decision.set.value(), ", attempt ", decision.attempt, " was not sealed by ",
                          Name(server)));
     }
+    sealed_[server].erase(sealed_[server].lower_bound({term_, decision.set, 0}),
+                          sealed_[server].lower_bound({term_, decision.set.Next(), 0}));
   }
   std::int64_t samples = 0;
   for (const CommittedUpdate& update : decision.updates) {
@@ -244,39 +266,46 @@ void Invariants::OnCommit(const CommitRecord& record) {
     Break(absl::StrCat(name, " breaks the hash chain"));
   }
   chain_hash_ = decision.hash;
-  const std::uint64_t before = FingerprintAt(CommitNumber(history_.size()));
-  history_.push_back(Commit{decision, NextFingerprint(before, decision)});
-  lines_[{line_term_, generation_}].commits.push_back(history_.back());
+  samples_trained_ += decision.samples;
+  fingerprint_ = NextFingerprint(fingerprint_, decision);
+  ++decided_;
+  line().commits.push_back(Commit{decision, fingerprint_});
   CheckSpread();
 }
 
 // A restarted chief writes again what its log has lost; or it decides anew, if no server has it.
 bool Invariants::IsAdopted(const Decision& decision) {
-  std::vector<Commit>& line = lines_[{line_term_, generation_}].commits;
-  const std::size_t at = history_.size() - start_.value();
-  if (at >= line.size()) return false;
-  if (line[at].decision == decision) {
-    history_.push_back(line[at]);
-    chain_hash_ = decision.hash;
+  if (decided_ >= line().size()) return false;
+  const Commit& known = line().At(CommitNumber(decided_ + 1));
+  if (known.decision == decision) {
     for (const CommittedUpdate& update : decision.updates) {
       Spend(update);
       if (auto clock = admitted_.find(update.update.incarnation); clock != admitted_.end()) ++clock->second.commits;
     }
+    chain_hash_ = decision.hash;
+    samples_trained_ += decision.samples;
+    fingerprint_ = known.fingerprint;
+    ++decided_;
     return true;
   }
   for (std::uint32_t server = 0; server < servers_.size(); ++server) {
-    if (!IsCurrent(servers_[server]) || servers_[server].version < line[at].decision.version) continue;
+    if (!IsCurrent(servers_[server]) || servers_[server].version < known.decision.version) continue;
     Break(absl::StrCat("decision ", ToString(decision.version), " is made anew, but ", Name(server),
                        " has applied another one"));
   }
-  line.resize(at);
+  line().commits.resize(decided_ - line().base->commit.value());
   return false;
 }
 
 void Invariants::CheckUpdate(const CommittedUpdate& update, const Decision& decision) {
   const std::string name = absl::StrCat("update ", ToString(update.update), " in ", ToString(decision.version));
-  if (!committed_.insert(update.update).second) Break(absl::StrCat(name, " commits a second time"));
   if (update.update.term != term_) Break(absl::StrCat(name, " is of another term"));
+  // A worker stages one update after another.
+  auto [newest, first] = committed_.try_emplace(update.update.incarnation, update.update.sequence);
+  if (!first && newest->second >= update.update.sequence) {
+    Break(absl::StrCat(name, " commits a second time, or after update ", newest->second, " of the same worker"));
+  }
+  newest->second = update.update.sequence;
   auto grant = grants_.find(update.update);
   if (grant == grants_.end() || !grant->second.bound) return Break(absl::StrCat(name, " was never bound"));
   if (grant->second.epoch != update.epoch || grant->second.positions != update.positions) {
@@ -290,6 +319,7 @@ void Invariants::CheckUpdate(const CommittedUpdate& update, const Decision& deci
       Break(absl::StrCat(name, " was computed on ", ToString(version), ", bound at ", grant->second.bound_at.value()));
     }
   }
+  grants_.erase(grant);
 }
 
 void Invariants::Spend(const CommittedUpdate& update) {
@@ -298,40 +328,32 @@ void Invariants::Spend(const CommittedUpdate& update) {
     return Break(
         absl::StrCat("update ", ToString(update.update), " is of epoch ", epoch, " of ", experiment_.train.epochs));
   }
-  if (spent_.size() <= epoch) {
-    spent_.resize(epoch + 1, std::vector<bool>(static_cast<std::size_t>(samples_)));
-    spent_samples_.resize(epoch + 1);
-  }
-  for (const PositionRange& range : update.positions) {
-    for (std::int64_t at = range.begin; at < range.end; ++at) {
-      if (at < 0 || at >= samples_ || spent_[epoch][static_cast<std::size_t>(at)]) {
-        return Break(absl::StrCat("position ", at, " of epoch ", epoch,
-                                  " is committed twice or does not exist: update ", ToString(update.update)));
-      }
-      spent_[epoch][static_cast<std::size_t>(at)] = true;
-      ++spent_samples_[epoch];
-    }
+  if (const std::optional<std::int64_t> at = spent_.Spend(update.epoch, update.positions)) {
+    Break(absl::StrCat("position ", *at, " of epoch ", epoch, " is committed twice or does not exist: update ",
+                       ToString(update.update)));
   }
 }
 
 void Invariants::CheckpointWritten(const Manifest& manifest, const std::vector<std::uint64_t>& part_fingerprints) {
   const std::string name = absl::StrCat("checkpoint ", CheckpointName(manifest.version));
   // One that was under way when the job rolled back holds a line that ended; it is whole all the same.
-  const std::vector<Commit> history =
-      HistoryUpTo(LineTerm(manifest.version.generation, manifest.term), manifest.version);
-  if (history.size() != manifest.version.commit.value()) {
-    return Break(absl::StrCat(name, " has no history: ", history.size(), " commits"));
-  }
-  const std::uint64_t expected =
-      history.empty() ? InitialFingerprint(experiment_.train.seed) : history.back().fingerprint;
+  const Generation generation = manifest.version.generation;
+  const auto line = lines_.find({LineTerm(generation, manifest.term), generation});
+  BasePtr base = line == lines_.end() ? nullptr : Reach(line->second, manifest.version.commit);
+  if (base == nullptr) return Break(absl::StrCat(name, " has no history"));
   for (std::uint64_t fingerprint : part_fingerprints) {
-    if (fingerprint != expected) Break(absl::StrCat(name, " holds other parameters than the log says"));
+    if (fingerprint != base->fingerprint) Break(absl::StrCat(name, " holds other parameters than the log says"));
   }
-  checkpoints_.insert(manifest.version);
-  std::int64_t samples = 0;
-  for (const Commit& commit : history) samples += commit.decision.samples;
-  if (samples != manifest.samples_trained) {
-    Break(absl::StrCat(name, " counts ", manifest.samples_trained, " samples, the log ", samples));
+  if (base->samples != manifest.samples_trained) {
+    Break(absl::StrCat(name, " counts ", manifest.samples_trained, " samples, the log ", base->samples));
+  }
+  checkpoints_[manifest.version] = base;
+  while (checkpoints_.size() > kCheckpointsKept) checkpoints_.erase(checkpoints_.begin());
+  if (BasePtr former = std::exchange(line->second.last_checkpoint, std::move(base))) {
+    std::deque<Commit>& commits = line->second.commits;
+    const std::uint64_t over = former->commit.value() - line->second.base->commit.value();
+    commits.erase(commits.begin(), commits.begin() + static_cast<std::ptrdiff_t>(over));
+    line->second.base = std::move(former);
   }
 }
 
@@ -343,10 +365,10 @@ void Invariants::JobEnded(const EndAction& end, const std::map<Version, Manifest
   }
   if (!end.status.ok() || end.summary.status != "finished") return;
   const TrainConfig& train = experiment_.train;
-  const bool by_commits = train.max_commits > 0 && static_cast<std::int64_t>(history_.size()) == train.max_commits;
+  const bool by_commits = train.max_commits > 0 && static_cast<std::int64_t>(decided_) == train.max_commits;
   for (std::int64_t epoch = 0; epoch < train.epochs && !by_commits; ++epoch) {
     const auto index = static_cast<std::size_t>(epoch);
-    const std::int64_t spent = index < spent_samples_.size() ? spent_samples_[index] : 0;
+    const std::int64_t spent = spent_.Count(epoch);
     if (spent != samples_) {
       Break(absl::StrCat("the job is finished, but epoch ", epoch, " has ", spent, " of ", samples_, " samples"));
     }
@@ -354,7 +376,7 @@ void Invariants::JobEnded(const EndAction& end, const std::map<Version, Manifest
       Break(absl::StrCat("the summary does not say ", spent, " samples for epoch ", epoch));
     }
   }
-  const Version last{generation_, CommitNumber(history_.size())};
+  const Version last{generation_, CommitNumber(decided_)};
   auto manifest = manifests.find(last);
   if (end.final_checkpoint != last || manifest == manifests.end() || !manifest->second.final) {
     Break(absl::StrCat("the job is finished, but ", ToString(last), " is no final checkpoint"));
@@ -381,6 +403,7 @@ void Invariants::ServerSends(std::uint32_t server, const Message& message) {
   state.term = envelope.term;
   state.generation = envelope.generation;
   if (const auto* sealed = std::get_if<Sealed>(&message.body)) {
+    if (envelope.term == term_ && decided_sets_.Contains(sealed->set.value())) return;  // said once more
     sealed_[server].insert({envelope.term, sealed->set, sealed->attempt});
   } else if (const auto* ack = std::get_if<MembersAck>(&message.body)) {
     state.acknowledged = std::max(state.acknowledged, std::pair(envelope.term, ack->epoch));
@@ -404,7 +427,7 @@ void Invariants::ServerHolds(std::uint32_t server, Term term, Version version, s
   state.fingerprint = fingerprint;
   state.holds = true;
   if (!IsCurrent(state)) return;  // of a chief that has died meanwhile
-  if (version.commit != start_ || fingerprint != FingerprintAt(start_)) {
+  if (version.commit != start_->commit || fingerprint != start_->fingerprint) {
     Break(absl::StrCat(Name(server), " starts from ", ToString(version), " with other parameters than the job's"));
   }
 }
@@ -418,13 +441,12 @@ void Invariants::ServerApplied(std::uint32_t server, const Decision& decision, s
   state.version = decision.version;
   state.fingerprint = fingerprint;
   if (!IsCurrent(state)) return;
+  const CommitNumber commit = decision.version.commit;
   // Where a crash has taken the log's end, the servers may be ahead of it; the next chief has to adopt what they have.
-  const std::vector<Commit>& line = lines_.at({line_term_, generation_}).commits;
-  const std::size_t index = decision.version.commit.value() - start_.value() - 1;
-  if (index >= line.size() || line[index].decision != decision) {
+  if (commit <= line().base->commit || commit.value() > line().size() || line().At(commit).decision != decision) {
     return Break(absl::StrCat(name, ", which the log does not have"));
   }
-  if (fingerprint != line[index].fingerprint) {
+  if (fingerprint != line().At(commit).fingerprint) {
     Break(absl::StrCat(name, ", and its parameters are not what the log makes of them: an update is there twice, ",
                        "not at all, or out of order"));
   }
@@ -435,9 +457,9 @@ void Invariants::CheckSpread() {
   for (std::uint32_t server = 0; server < servers_.size(); ++server) {
     const Server& state = servers_[server];
     if (!IsCurrent(state)) continue;
-    if (state.version.commit.value() + kMaxVersionsApart < history_.size()) {
-      Break(absl::StrCat(Name(server), " is ", history_.size() - state.version.commit.value(),
-                         " commits behind; at most ", kMaxVersionsApart, " may be in flight"));
+    if (state.version.commit.value() + kMaxVersionsApart < decided_) {
+      Break(absl::StrCat(Name(server), " is ", decided_ - state.version.commit.value(), " commits behind; at most ",
+                         kMaxVersionsApart, " may be in flight"));
     }
   }
 }

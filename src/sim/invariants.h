@@ -2,10 +2,14 @@
 // keeps its own ledger, clocks and history, from the commit log alone, and shares no code with the chief's.
 //
 // Threading: none. The first broken invariant is kept; nothing after it counts.
+// Limits:    memory is what a job may still come back to, the commits since the last checkpoint but one of each line,
+//            and some bytes a member that ever was.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,6 +21,8 @@
 #include "evenkeel/config/experiment.h"
 #include "evenkeel/core/ranges.h"
 #include "evenkeel/protocol/log_record.h"
+#include "sim/number_set.h"
+#include "sim/spent_samples.h"
 
 namespace evenkeel::sim {
 
@@ -58,16 +64,32 @@ class Invariants {
   const std::string& what() const { return broken_; }
   std::int64_t commits() const { return commits_; }
   std::int64_t fenced() const { return static_cast<std::int64_t>(fenced_.size()); }
+  std::int64_t surviving_samples() const { return samples_trained_; }
 
  private:
   struct Commit {
     Decision decision;
     std::uint64_t fingerprint = 0;  // after it
   };
-  // The commits of a generation, and the checkpoint that it started from.
+  // All that a history up to a commit comes to.
+  struct Base {
+    CommitNumber commit;
+    std::uint64_t hash = 0;  // of its last decision
+    std::uint64_t fingerprint = 0;
+    std::int64_t samples = 0;
+    SpentSamples spent;
+  };
+  using BasePtr = std::shared_ptr<const Base>;  // shared by a checkpoint and the lines that start from it
+  // The commits of a generation behind a base. What lies before the last checkpoint but one goes into the base: a
+  // rollback that comes while the last one's manifest is on its way to the chief still needs that one.
   struct Line {
-    std::optional<std::pair<Term, Version>> base;
-    std::vector<Commit> commits;
+    BasePtr start;  // what the servers began with
+    BasePtr base;
+    std::deque<Commit> commits;
+    BasePtr last_checkpoint;
+    std::uint64_t size() const { return base->commit.value() + commits.size(); }
+    // Requires base->commit < commit <= size().
+    const Commit& At(CommitNumber commit) const { return commits[commit.value() - base->commit.value() - 1]; }
   };
   struct Clock {
     std::int64_t commits = 0;
@@ -88,11 +110,13 @@ class Invariants {
     CommitNumber bound_at;
   };
 
-  void RestoreHistory(std::vector<Commit> history, CommitNumber last);
-  void StartGeneration(Generation generation, const std::optional<std::pair<Term, Version>>& base);
+  void GoOnFrom(const Base& base);
+  void StartGeneration(Generation generation, BasePtr base);
   // The term in which the generation began, of those up to `term`; another one may have begun it again after a crash.
   Term LineTerm(Generation generation, Term term) const;
-  std::vector<Commit> HistoryUpTo(Term term, const Version& version) const;
+  BasePtr Nothing() const;  // the base of a job's start
+  // Null when the line has no such commit.
+  BasePtr Reach(const Line& line, CommitNumber commit) const;
   bool IsCurrent(const Server& server) const {
     return server.holds && server.held_in == line_term_ && server.version.generation == generation_;
   }
@@ -103,7 +127,7 @@ class Invariants {
   void OnGrant(UpdateId update, bool bound, const Version& version);
   void Spend(const CommittedUpdate& update);
   void CheckSpread();
-  std::uint64_t FingerprintAt(CommitNumber commit) const;
+  Line& line() { return lines_.at({line_term_, generation_}); }
   std::string Name(std::uint32_t server) const;
 
   const Experiment& experiment_;
@@ -114,25 +138,26 @@ class Invariants {
   Term term_;
   Term line_term_;  // in which this generation began
   Generation generation_;
-  CommitNumber start_;           // of this generation
-  std::vector<Commit> history_;  // commit n at n - 1
-  std::map<std::pair<Term, Generation>, Line> lines_;  // every one there ever was
-  std::set<Version> checkpoints_;
-  std::vector<std::vector<bool>> spent_;     // by epoch and position
-  std::vector<std::int64_t> spent_samples_;  // by epoch
+  BasePtr start_;              // of this generation
+  std::uint64_t decided_ = 0;  // commits
   std::uint64_t chain_hash_ = 0;
+  std::uint64_t fingerprint_ = 0;  // of the last one
+  std::int64_t samples_trained_ = 0;
+  SpentSamples spent_;
+  std::map<std::pair<Term, Generation>, Line> lines_;  // that this term has begun, and the one that it found
+  std::map<Version, BasePtr> checkpoints_;             // the newest kCheckpointsKept
 
   // This term's.
   std::map<Incarnation, Clock> admitted_;
   std::set<Incarnation> fenced_;
   std::map<Incarnation, MembershipEpoch> fenced_in_;  // as servers were told
-  std::set<Incarnation> welcomed_;  // workers that the chief has ended in no way
-  std::map<UpdateId, Grant> grants_;
-  std::set<std::pair<SetNumber, std::uint32_t>> decided_sets_;
+  std::set<Incarnation> welcomed_;                    // workers that the chief has ended in no way
+  std::map<UpdateId, Grant> grants_;                  // that may still commit
+  NumberSet decided_sets_;
+  std::map<Incarnation, std::uint64_t> committed_;  // the newest sequence
 
-  std::set<UpdateId> committed_;  // ever
   std::vector<Server> servers_;
-  // (term, set, attempt) that each server reported sealed.
+  // (term, set, attempt) that each server reported sealed and that is not decided.
   std::vector<std::set<std::tuple<Term, SetNumber, std::uint32_t>>> sealed_;
   std::int64_t commits_ = 0;
 };

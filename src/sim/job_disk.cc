@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "evenkeel/core/status.h"
 
 namespace evenkeel::sim {
 
 Term JobDisk::ClaimTerm() {
-  logs_.push_back(TermLog{last_term().Next(), {}, 0});
+  logs_.push_back(TermLog{last_term().Next(), {}, 0, 0});
   return logs_.back().term;
 }
 
@@ -33,7 +34,18 @@ absl::Status JobDisk::Crash(double share, std::uint64_t torn_bytes) {
   }
   log.records = std::move(decoded.records);
   log.synced = kept;
+  log.thinned = std::min(log.thinned, kept);
   return absl::OkStatus();
+}
+
+void JobDisk::Thin(Version checkpoint) {
+  TermLog& log = logs_.back();
+  for (; log.thinned < log.synced; ++log.thinned) {
+    auto* commit = std::get_if<CommitRecord>(&log.records[log.thinned]);
+    if (commit == nullptr) continue;
+    if (commit->decision.version > checkpoint) return;
+    commit->decision.updates = {};
+  }
 }
 
 std::vector<LogRecord> JobDisk::Records() const {

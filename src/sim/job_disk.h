@@ -33,6 +33,9 @@ class JobDisk {
   // Errors: kDataLoss, when what is left cannot be read.
   absl::Status Crash(double share, std::uint64_t torn_bytes);
 
+  // A checkpoint is there: of the newest log's commits that it covers only version and number of samples are kept.
+  void Thin(Version checkpoint);
+
   std::vector<LogRecord> Records() const;
   // What the log says from the segment on that was begun for the newest checkpoint that survives; that checkpoint.
   std::pair<LogHistory, std::optional<Manifest>> History() const;
@@ -46,6 +49,7 @@ class JobDisk {
     Term term;
     std::vector<LogRecord> records;
     std::size_t synced = 0;
+    std::size_t thinned = 0;
   };
   std::vector<TermLog> logs_;
 };

@@ -20,6 +20,13 @@ Network::Link& Network::LinkOf(const std::string& from, const std::string& to) {
   return it->second;
 }
 
+Network::Link& Network::LinkTo(Stream& stream, std::size_t end) {
+  if (stream.links[end] == nullptr) {
+    stream.links[end] = &LinkOf(stream.ends[1 - end]->machine(), stream.ends[end]->machine());
+  }
+  return *stream.links[end];
+}
+
 Network::Stream* Network::Find(SessionId id) {
   auto it = streams_.find(id);
   return it == streams_.end() ? nullptr : it->second.get();
@@ -71,7 +78,7 @@ void Network::Hold(Peer& receiver, SessionId id, Duration time) {
 
 void Network::Push(Stream& stream, int to, Packet packet) {
   const auto end = static_cast<std::size_t>(to);
-  Link& link = LinkOf(stream.ends[1 - end]->machine(), stream.ends[end]->machine());
+  Link& link = LinkTo(stream, end);
   const double jitter = -std::log(1 - link.rng.NextDouble());
   Duration delay = delay_ / 2 + std::chrono::duration_cast<Duration>(delay_ * 0.5 * jitter);
   if (scheduler_.now() < link.slow_until) {
@@ -80,6 +87,7 @@ void Network::Push(Stream& stream, int to, Packet packet) {
   packet.at = std::max(scheduler_.now() + delay, stream.last[end] + std::chrono::microseconds(1));
   stream.last[end] = packet.at;
   stream.to[end].push_back(std::move(packet));
+  most_under_way_ = std::max(most_under_way_, stream.to[end].size());
   Schedule(stream, to);
 }
 
@@ -106,7 +114,7 @@ void Network::Deliver(SessionId id, int to) {
   Peer& receiver = *stream->ends[end];
   Peer* sender = stream->ends[1 - end];
   TimePoint not_before = stream->held[end];
-  if (sender != nullptr) not_before = std::max(not_before, LinkOf(sender->machine(), receiver.machine()).cut_until);
+  if (sender != nullptr) not_before = std::max(not_before, LinkTo(*stream, end).cut_until);
   if (scheduler_.now() < not_before) {
     stream->to[end].front().at = not_before;
     return Schedule(*stream, to);

@@ -51,6 +51,9 @@ class Network {
   // The receiver takes nothing more from this stream until then.
   void Hold(Peer& receiver, SessionId stream, Duration time);
 
+  // Of one stream's one direction.
+  std::size_t most_under_way() const { return most_under_way_; }
+
   // --- faults
   // Its peers' streams break: at once where it is `seen`, else when their transport's keepalive tells.
   void ProcessDied(Peer& peer, bool seen);
@@ -67,23 +70,26 @@ class Network {
     Message message;
     Payload payload;
   };
-  struct Stream {
-    SessionId id;
-    std::array<Peer*, 2> ends{};       // client, server
-    std::array<bool, 2> open{true, true};
-    std::array<std::deque<Packet>, 2> to;  // packets on their way to each end
-    std::array<TimePoint, 2> last{};       // arrival of the newest one
-    std::array<TimePoint, 2> held{};
-    std::array<bool, 2> scheduled{};
-  };
   struct Link {
     Rng rng{0};
     TimePoint cut_until{};
     TimePoint slow_until{};
     Duration extra{0};
   };
+  struct Stream {
+    SessionId id;
+    std::array<Peer*, 2> ends{};  // client, server
+    std::array<bool, 2> open{true, true};
+    std::array<std::deque<Packet>, 2> to;  // packets on their way to each end
+    std::array<TimePoint, 2> last{};       // arrival of the newest one
+    std::array<TimePoint, 2> held{};
+    std::array<bool, 2> scheduled{};
+    std::array<Link*, 2> links{};  // towards each end; null before the first message
+  };
 
   Link& LinkOf(const std::string& from, const std::string& to);
+  // Requires both ends.
+  Link& LinkTo(Stream& stream, std::size_t end);
   Stream* Find(SessionId id);
   void Push(Stream& stream, int end, Packet packet);
   void Schedule(Stream& stream, int end);
@@ -99,6 +105,7 @@ class Network {
   std::map<std::pair<std::string, std::string>, Link> links_;
   std::map<SessionId, std::unique_ptr<Stream>> streams_;
   SessionId last_;
+  std::size_t most_under_way_ = 0;
 };
 
 }  // namespace evenkeel::sim

@@ -3,6 +3,7 @@
 // Threading: none. Determinism: what is due at one moment happens in the order in which it was asked for.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -43,10 +44,12 @@ class Scheduler {
  public:
   TimePoint now() const { return now_; }
   std::int64_t events() const { return events_; }
+  std::size_t most_queued() const { return most_queued_; }
 
   // `owner` may be null: the world itself. Owners live as long as the scheduler.
   void At(TimePoint when, Process* owner, std::function<void()> run) {
     queue_.push(Event{std::max(when, now_), ++asked_, owner, std::move(run)});
+    most_queued_ = std::max(most_queued_, queue_.size());
   }
   // Has OnTimer called no later than `when`.
   void Wake(Process& process, TimePoint when) {
@@ -96,6 +99,7 @@ class Scheduler {
   TimePoint now_{std::chrono::seconds(1)};
   std::uint64_t asked_ = 0;
   std::int64_t events_ = 0;
+  std::size_t most_queued_ = 0;
   std::priority_queue<Event> queue_;
 };
 

@@ -20,7 +20,8 @@ ServerProcess::ServerProcess(Environment& environment, std::uint32_t index, std:
       index_(index),
       nonce_(MixKey(environment.scenario.seed, HashName(machine()), life)),
       rng_(environment.NewRng(machine(), life)),
-      server_(ps::ServerOptions{.name = machine(), .spec_hash = environment.experiment.spec_hash}),
+      server_(std::make_unique<ps::Server>(
+          ps::ServerOptions{.name = machine(), .spec_hash = environment.experiment.spec_hash})),
       backoff_(Milliseconds(100), std::chrono::seconds(2), nonce_) {}
 
 void ServerProcess::Start() {
@@ -37,11 +38,11 @@ void ServerProcess::OnTimer() {
   }
   if (!joined_ && chief_ == SessionId{} && now() >= next_attempt_) Connect();
   if (now() >= next_renew_) {
-    next_renew_ = now() + std::max<Duration>(server_.renew_interval(), Milliseconds(10));
-    SendToChief({server_.MakeEnvelope(), server_.State(now())});
+    next_renew_ = now() + std::max<Duration>(server_->renew_interval(), Milliseconds(10));
+    SendToChief({server_->MakeEnvelope(), server_->State(now())});
   }
-  if (now() >= server_.NextDeadline()) return Perform(server_.Tick(now()));
-  Perform({});
+  Perform(now() >= server_->NextDeadline() ? server_->Tick(now()) : ps::Actions{});
+  if (!ended_) environment_.scheduler.Wake(*this, server_->NextDeadline());
 }
 
 void ServerProcess::Connect() {
@@ -52,8 +53,8 @@ void ServerProcess::Connect() {
   join.index = static_cast<int>(index_);
   join.nonce = nonce_;
   join.address = machine();
-  join.holding = server_.Holds();
-  environment_.network.Send(*this, chief_, {server_.MakeEnvelope(), std::move(join)});
+  join.holding = server_->Holds();
+  environment_.network.Send(*this, chief_, {server_->MakeEnvelope(), std::move(join)});
 }
 
 void ServerProcess::Reconnect() {
@@ -69,15 +70,15 @@ void ServerProcess::OnMessage(SessionId stream, Message message, Payload payload
   if (stream == chief_) {
     environment_.interposer.BeforeServer(index_, message);
     const auto* decision = std::get_if<Decision>(&message.body);
-    if (decision != nullptr && shard_ && decision->version <= server_.published() &&
+    if (decision != nullptr && shard_ && decision->version <= server_->published() &&
         environment_.interposer.AppliesAgain(index_, *decision)) {
       shard_->fingerprint = NextFingerprint(shard_->fingerprint, *decision);
     }
-    ps::Actions actions = server_.OnChiefMessage(message, now());
-    if (std::holds_alternative<Welcome>(message.body) && message.envelope.term == server_.MakeEnvelope().term) {
+    ps::Actions actions = server_->OnChiefMessage(message, now());
+    if (std::holds_alternative<Welcome>(message.body) && message.envelope.term == server_->MakeEnvelope().term) {
       joined_ = true;
       backoff_.Reset();
-      next_renew_ = now() + std::max<Duration>(server_.renew_interval(), Milliseconds(10));
+      next_renew_ = now() + std::max<Duration>(server_->renew_interval(), Milliseconds(10));
     }
     return Perform(std::move(actions));
   }
@@ -86,9 +87,12 @@ void ServerProcess::OnMessage(SessionId stream, Message message, Payload payload
     return;  // of a stream to the chief that was given up
   }
   if (stage) return OnStage(stream, message, payload);
-  ps::Actions actions = server_.OnWorkerMessage(stream, message, now());
+  ps::Actions actions = server_->OnWorkerMessage(stream, message, now());
   NoteStale(actions, message.envelope);
   Perform(std::move(actions));
+  // Nothing but a pull brings its deadline nearer, and to ask for it costs a look at every worker.
+  const bool pull = std::holds_alternative<Pull>(message.body);
+  if (pull && !ended_) environment_.scheduler.Wake(*this, server_->NextDeadline());
 }
 
 void ServerProcess::NoteStale(const ps::Actions& actions, const Envelope& envelope) {
@@ -102,7 +106,7 @@ void ServerProcess::NoteStale(const ps::Actions& actions, const Envelope& envelo
 
 void ServerProcess::OnStage(SessionId stream, const Message& message, Payload payload) {
   const Stage& stage = std::get<Stage>(message.body);
-  ps::StageAnswer answer = server_.BeginStage(stream, message.envelope, stage, payload.bytes, now());
+  ps::StageAnswer answer = server_->BeginStage(stream, message.envelope, stage, payload.bytes, now());
   NoteStale(answer.actions, message.envelope);
   Perform(std::move(answer.actions));
   if (!answer.write) return;
@@ -115,7 +119,7 @@ void ServerProcess::OnStage(SessionId stream, const Message& message, Payload pa
   }
   if (rng_.NextDouble() >= environment_.scenario.slow_stages) {
     shard_->slots[slot][bucket] = payload.value;
-    return Perform(server_.EndStage(write, now()));
+    return Perform(server_->EndStage(write, now()));
   }
   // The copy takes a while; whoever reads meanwhile gets neither the old nor the new.
   shard_->slots[slot][bucket] = 0;
@@ -126,13 +130,13 @@ void ServerProcess::OnStage(SessionId stream, const Message& message, Payload pa
                               if (ended_) return;
                               if (shard_ && shard_->layout == layout && slot < shard_->slots.size())
                                 shard_->slots[slot][bucket] = value;
-                              Perform(server_.EndStage(write, now()));
+                              Perform(server_->EndStage(write, now()));
                             });
 }
 
 void ServerProcess::OnClosed(SessionId stream) {
   if (ended_) return;
-  if (stream != chief_) return Perform(server_.OnWorkerClosed(stream, now()));
+  if (stream != chief_) return Perform(server_->OnWorkerClosed(stream, now()));
   if (joined_) away_since_ = now();
   joined_ = false;
   chief_ = SessionId{};
@@ -180,7 +184,7 @@ void ServerProcess::Perform(ps::Actions actions) {
     }
   }
   if (ended_) return;
-  TimePoint wake = std::min(next_renew_, server_.NextDeadline());
+  TimePoint wake = next_renew_;
   if (!joined_) wake = std::min(wake, away_since_ + environment_.experiment.membership.chief_timeout);
   if (!joined_ && chief_ == SessionId{}) wake = std::min(wake, next_attempt_);
   environment_.scheduler.Wake(*this, wake);
@@ -192,14 +196,14 @@ void ServerProcess::ServePull(SessionId stream, std::uint64_t request) {
   if (!shard_) {
     Refuse refuse;
     refuse.message = "the parameters are being replaced";
-    return environment_.network.Send(*this, stream, {server_.MakeEnvelope(), std::move(refuse)});
+    return environment_.network.Send(*this, stream, {server_->MakeEnvelope(), std::move(refuse)});
   }
   const auto buckets = static_cast<std::int32_t>(shard_->layout->buckets().size());
   for (std::int32_t bucket = 0; bucket < buckets; ++bucket) {
     if (!Owns(bucket)) continue;
-    environment_.network.Send(*this, stream, {server_.MakeEnvelope(), PullData{request, shard_->version, bucket}});
+    environment_.network.Send(*this, stream, {server_->MakeEnvelope(), PullData{request, shard_->version, bucket}});
   }
-  environment_.network.Send(*this, stream, {server_.MakeEnvelope(), PullData{request, shard_->version, -1}});
+  environment_.network.Send(*this, stream, {server_->MakeEnvelope(), PullData{request, shard_->version, -1}});
 }
 
 // --- the queue of work ----------------------------------------------------------------------------------------------
@@ -231,8 +235,8 @@ void ServerProcess::EndWork() {
 
 void ServerProcess::Hold(const ps::Place& place, Version version, std::uint64_t fingerprint) {
   shard_ = Shard{place.layout, version, fingerprint, {}};
-  environment_.invariants.ServerHolds(index_, server_.MakeEnvelope().term, version, fingerprint);
-  Perform(server_.OnConfigured(version, absl::OkStatus(), now()));
+  environment_.invariants.ServerHolds(index_, server_->MakeEnvelope().term, version, fingerprint);
+  Perform(server_->OnConfigured(version, absl::OkStatus(), now()));
 }
 
 void ServerProcess::Finish(const ps::Initialise& work) {
@@ -263,11 +267,11 @@ void ServerProcess::Finish(const ps::AllocateSlot& work) {
     shard_->slots.resize(std::max(shard_->slots.size(), slot + 1));
     if (shard_->slots[slot].empty()) shard_->slots[slot].assign(shard_->layout->buckets().size(), 0);
   }
-  Perform(server_.OnSlotReady(work.slot, absl::OkStatus(), now()));
+  Perform(server_->OnSlotReady(work.slot, absl::OkStatus(), now()));
 }
 
 void ServerProcess::Finish(const ps::ComputeNorms& work) {
-  Perform(server_.OnNorms(work.set, work.attempt, {BlockNorm{static_cast<std::int64_t>(index_) * 16, 1.0}}, now()));
+  Perform(server_->OnNorms(work.set, work.attempt, {BlockNorm{static_cast<std::int64_t>(index_) * 16, 1.0}}, now()));
 }
 
 void ServerProcess::CheckSlots(const std::vector<UpdateId>& updates, const std::vector<ps::StageSlot>& slots,
@@ -294,7 +298,7 @@ void ServerProcess::Finish(const ps::ApplyDecision& work) {
     shard_->version = work.decision.version;
     environment_.invariants.ServerApplied(index_, work.decision, shard_->fingerprint);
   }
-  Perform(server_.OnApplied(work.decision.version, 0.001, now()));
+  Perform(server_->OnApplied(work.decision.version, 0.001, now()));
 }
 
 void ServerProcess::Finish(const ps::StartSnapshot& work) {
@@ -316,7 +320,7 @@ void ServerProcess::Finish(const ps::StartSnapshot& work) {
       [this, done, path = JobDisk::PathOf(work.snapshot.folder, work.snapshot.file), kept = shard_->fingerprint] {
         if (ended_) return;
         if (done.error.empty()) environment_.disk.parts[path] = JobDisk::Part{done.version, kept};
-        Perform(server_.OnSnapshotWritten(done, now()));
+        Perform(server_->OnSnapshotWritten(done, now()));
       });
 }
 

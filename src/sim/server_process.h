@@ -26,6 +26,9 @@ class ServerProcess final : public Peer {
   void Reconnect();  // while the old stream stays open
   void FailSnapshot() { ++failing_snapshots_; }
 
+  // The end of the simulation: the Server is gone.
+  void Destroy() { server_.reset(); }
+
   bool ended() const { return ended_; }
 
  private:
@@ -62,7 +65,7 @@ class ServerProcess final : public Peer {
   const std::uint32_t index_;
   const std::uint64_t nonce_;
   Rng rng_;
-  ps::Server server_;
+  std::unique_ptr<ps::Server> server_;
   std::optional<Shard> shard_;
 
   // The way to the chief, as runtime's server has it.

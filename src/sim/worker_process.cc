@@ -49,6 +49,7 @@ void WorkerProcess::Start() {
 
 void WorkerProcess::End() {
   if (std::exchange(ended_, true)) return;
+  StopComputing();
   if (chief_ != SessionId{}) environment_.network.Close(*this, chief_);
   for (Link& link : links_) {
     if (link.stream != SessionId{}) environment_.network.Close(*this, link.stream);
@@ -78,6 +79,7 @@ void WorkerProcess::Reconnect() {
 void WorkerProcess::Leave() {
   if (ended_ || leaving_) return;
   leaving_ = left_ = true;
+  StopComputing();
   for (Link& link : links_) {
     if (link.stream != SessionId{}) environment_.network.Close(*this, link.stream);
     link.stream = SessionId{};
@@ -331,6 +333,14 @@ void WorkerProcess::Pull() {
   if (std::all_of(links_.begin(), links_.end(), [](const Link& link) { return link.pulled; })) Compute();
 }
 
+void WorkerProcess::StopComputing() {
+  if (doing_ != Doing::kComputing) return;
+  doing_ = Doing::kIdle;
+  const Duration done = std::min(now() - computing_since_, computing_time_);
+  environment_.tally.Computed(static_cast<double>(computing_samples_) * ToSeconds(done) / ToSeconds(computing_time_),
+                              done);
+}
+
 // Buckets are staged as they get ready; a step that was cancelled meanwhile is computed to its end for nothing.
 void WorkerProcess::Compute() {
   doing_ = Doing::kComputing;
@@ -338,6 +348,9 @@ void WorkerProcess::Compute() {
   for (Link& link : links_) link.restage_at = kNever;
   const std::int64_t samples = TotalSize(current_->positions);
   const Duration time = Vary(rng_, std::chrono::microseconds(environment_.scenario.step_us)) + samples * per_sample_;
+  computing_since_ = now();
+  computing_time_ = std::max<Duration>(time, std::chrono::microseconds(1));
+  computing_samples_ = samples;
   const auto buckets = static_cast<std::int32_t>(layout_->buckets().size());
   for (std::int32_t bucket = 0; bucket < buckets; ++bucket) {
     environment_.scheduler.At(now() + time * (bucket + 1) / (buckets + 1), this,
@@ -348,6 +361,7 @@ void WorkerProcess::Compute() {
   }
   environment_.scheduler.At(now() + time, this, [this, time, samples] {
     if (ended_ || leaving_) return;
+    environment_.tally.Computed(static_cast<double>(samples), time);
     if (Cancelled()) {
       doing_ = Doing::kIdle;
     } else {

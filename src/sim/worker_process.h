@@ -23,6 +23,9 @@ class WorkerProcess final : public Peer {
   void Reconnect();  // a second stream to the chief, the first one open
   void Leave();
 
+  // Counts what it was computing when it stopped for good.
+  void StopComputing();
+
   bool ended() const { return ended_; }
   // It was refused for good, or waited in vain: another process may take its place.
   bool wants_successor() const { return ended_ && !left_ && !job_over_; }
@@ -60,9 +63,7 @@ class WorkerProcess final : public Peer {
   void ToServer(Link& link, Body body, Payload payload = {});
   bool Cancelled() const { return outcome_ && current_ && outcome_->update == current_->update; }
   void End();
-  ServerIndex IndexOf(const Link& link) const {
-    return ServerIndex(static_cast<std::uint32_t>(&link - links_.data()));
-  }
+  ServerIndex IndexOf(const Link& link) const { return ServerIndex(static_cast<std::uint32_t>(&link - links_.data())); }
   TimePoint now() const { return environment_.scheduler.now(); }
 
   Environment& environment_;
@@ -89,6 +90,9 @@ class WorkerProcess final : public Peer {
   std::optional<Ticket> bound_, ahead_, current_;
   std::optional<Outcome> outcome_;
   Doing doing_ = Doing::kIdle;
+  TimePoint computing_since_{};
+  Duration computing_time_{1};
+  std::int64_t computing_samples_ = 0;
   std::uint64_t request_ = 0;
   std::optional<Ticket> staging_;  // what servers may ask for again
   bool leaving_ = false, left_ = false, ended_ = false, job_over_ = false;

@@ -1,7 +1,10 @@
 #include "sim/world.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -23,6 +26,16 @@ const char* kExperiment = R"({
   "model": {"layers": [{"dense": {"units": 1}}], "loss": "mse"},
   "input": {"train": {"csv": {"files": ["x.csv"], "label": "y"}}}
 })";
+
+// Bytes of the heap that are handed out; 0 where it does not tell.
+std::int64_t HeapInUse() {
+#ifdef __GLIBC__
+  const struct mallinfo2 info = mallinfo2();
+  return static_cast<std::int64_t>(info.uordblks + info.hblkhd);
+#else
+  return 0;
+#endif
+}
 
 // What makes one message differ from another of its kind, for the trace.
 struct Essence {
@@ -56,9 +69,11 @@ World::World(const Scenario& scenario, const Experiment& experiment, Interposer&
                [this](const Peer& from, const Peer& to, SessionId stream, const Message& message) {
                  Observe(from, to, stream, message);
                }),
-      environment_{scenario, experiment, scheduler_, network_, disk_, invariants_, interposer},
+      environment_{scenario, experiment, scheduler_, network_, disk_, invariants_, interposer, tally_},
       rng_(MixKey(scenario.seed, HashName("world"))),
-      start_(scheduler_.now()) {}
+      start_(scheduler_.now()) {
+  tally_.workers_min = experiment.membership.workers_min;
+}
 
 std::int64_t World::AtMs() const { return (scheduler_.now() - start_) / std::chrono::milliseconds(1); }
 
@@ -90,7 +105,15 @@ void World::StartServer(std::uint32_t index) {
 
 void World::StartWorker(const std::string& machine) {
   workers_.push_back(std::make_unique<WorkerProcess>(environment_, machine, ++lives_));
+  worker_starts_[workers_.back().get()] = scheduler_.now();
   workers_.back()->Start();
+}
+
+// What looks for the living looks at few others.
+void World::Bury() {
+  const auto dead = std::stable_partition(workers_.begin(), workers_.end(), [](const auto& w) { return w->alive(); });
+  std::move(dead, workers_.end(), std::back_inserter(dead_workers_));
+  workers_.erase(dead, workers_.end());
 }
 
 std::vector<WorkerProcess*> World::LivingWorkers(const std::string& machine) const {
@@ -123,6 +146,11 @@ std::vector<Peer*> World::LivingOn(const std::string& machine) const {
 }
 
 void World::Kill(Peer& process, bool seen) {
+  if (auto* worker = dynamic_cast<WorkerProcess*>(&process)) {
+    if (!worker->ended()) ++verdict_.kills;
+    worker->StopComputing();
+    EndLife(*worker);
+  }
   scheduler_.Kill(process);
   network_.ProcessDied(process, seen);
   if (&process == chief_) chief_ = nullptr;
@@ -146,6 +174,12 @@ void World::Apply(const Fault& fault) {
   switch (fault.kind) {
     case FaultKind::kKill:
     case FaultKind::kVanish: {
+      if (!scenario_.keeps_workers) {
+        // The machine goes: a process on it that gave up has no successor.
+        for (const auto& worker : workers_) {
+          if (worker->machine() == fault.node && worker->ended() && worker->alive()) Kill(*worker, true);
+        }
+      }
       const std::vector<Peer*> living = LivingOn(fault.node);
       if (living.empty() || fault.node == "chief") return;
       for (Peer* process : living) Kill(*process, fault.kind == FaultKind::kKill);
@@ -165,7 +199,9 @@ void World::Apply(const Fault& fault) {
       return;
     case FaultKind::kLeave:
       for (WorkerProcess* worker : LivingWorkers(fault.node)) {
-        if (!worker->paused()) worker->Leave();
+        if (worker->paused()) continue;
+        ++verdict_.leaves;
+        worker->Leave();
       }
       return;
     case FaultKind::kJoin:
@@ -243,10 +279,17 @@ void World::Supervise() {
     if (!worker->alive() || !worker->ended()) continue;
     if (worker->wants_successor() && !WorkerLives(worker->machine())) again.push_back(worker->machine());
     scheduler_.Kill(*worker);  // seen to
+    EndLife(*worker);
   }
+  Bury();
   std::sort(again.begin(), again.end());
   again.erase(std::unique(again.begin(), again.end()), again.end());
   for (const std::string& machine : again) StartWorker(machine);
+  if (scenario_.keeps_workers) KeepWorkers();
+  After(kSuperviseEvery, [this] { Supervise(); });
+}
+
+void World::KeepWorkers() {
   const auto needed = static_cast<std::size_t>(experiment_.membership.workers_min);
   std::size_t living = 0;
   for (const WorkerProcess* worker : LivingWorkers()) living += worker->paused() ? 0 : 1;
@@ -256,13 +299,16 @@ void World::Supervise() {
     StartWorker(machine);
     ++living;
   }
-  After(kSuperviseEvery, [this] { Supervise(); });
 }
 
 void World::OnChiefEnded() {
   chief_end_seen_ = true;
   const EndAction& end = *chief_->end();
-  finished_ = end.finished_before || (end.status.ok() && end.summary.status == "finished");
+  if (!end.finished_before) verdict_.dropped = end.summary.dropped_updates;
+  finished_ = end.finished_before || stops_for_good_ || (end.status.ok() && end.summary.status == "finished");
+  if (stops_for_good_ && !end.status.ok()) {
+    invariants_.Break(absl::StrCat("the job does not stop when told: ", end.status.message()));
+  }
   disk_.Sync();
   After(kGoodbye, [this, chief = chief_] {
     if (chief != chief_) return;
@@ -284,12 +330,57 @@ bool World::EverybodyEnded() const {
          std::none_of(workers_.begin(), workers_.end(), runs);
 }
 
+// SIGTERM at the trace's end: a last checkpoint, then all end.
+void World::StopForGood() {
+  stops_for_good_ = true;
+  if (chief_ != nullptr && !chief_->end()) chief_->Stop();
+}
+
+void World::EndLife(WorkerProcess& worker) {
+  const auto start = worker_starts_.find(&worker);
+  if (start == worker_starts_.end()) return;
+  verdict_.node_seconds += ToSeconds(scheduler_.now() - start->second);
+  worker_starts_.erase(start);
+}
+
+void World::Count() {
+  tally_.Ends(scheduler_.now());
+  for (const auto& worker : workers_) {
+    if (!worker->ended()) worker->StopComputing();
+    EndLife(*worker);
+  }
+  verdict_.samples_surviving = invariants_.surviving_samples();
+  verdict_.samples_computed = tally_.samples_computed;
+  verdict_.computing_seconds = ToSeconds(tally_.computing);
+  verdict_.joins = tally_.joins;
+  verdict_.members_most = tally_.members_most;
+  verdict_.below_min_seconds = ToSeconds(tally_.below);
+  verdict_.longest_gap_seconds = ToSeconds(tally_.longest_gap);
+  verdict_.most_events_queued = static_cast<std::int64_t>(scheduler_.most_queued());
+  verdict_.most_messages_queued = static_cast<std::int64_t>(network_.most_under_way());
+}
+
+void World::Weigh() {
+  const std::int64_t before = HeapInUse();
+  if (chief_ != nullptr) chief_->Destroy();
+  const std::int64_t without_chief = HeapInUse();
+  for (const auto& server : servers_) server->Destroy();
+  const std::int64_t without_servers = HeapInUse();
+  if (before <= without_chief) return;  // another allocator is in charge
+  verdict_.chief_bytes = before - without_chief;
+  verdict_.server_bytes = without_chief - without_servers;
+}
+
 Verdict World::Run() {
   std::int64_t last_ms = 0;
   for (const Fault& fault : scenario_.faults) {
     // A slow link stays so for ten times its delay.
     last_ms = std::max(last_ms, fault.at_ms + fault.for_ms * (fault.kind == FaultKind::kSlow ? 10 : 1));
     scheduler_.At(start_ + Milliseconds(fault.at_ms), nullptr, [this, &fault] { Apply(fault); });
+  }
+  if (scenario_.ends_at_ms > 0) {
+    last_ms = std::max(last_ms, scenario_.ends_at_ms);
+    scheduler_.At(start_ + Milliseconds(scenario_.ends_at_ms), nullptr, [this] { StopForGood(); });
   }
   deadline_ = start_ + Milliseconds(last_ms) + kEndsWithin;
   StartChief();
@@ -298,14 +389,17 @@ Verdict World::Run() {
   while (!invariants_.broken() && !scheduler_.idle()) {
     scheduler_.RunNext();
     if (chief_ != nullptr && chief_->end() && !chief_end_seen_) OnChiefEnded();
-    if (finished_ && EverybodyEnded()) break;
-    if (scheduler_.now() <= deadline_ && scheduler_.events() < kMaxEvents) continue;
+    if (finished_ && chief_ == nullptr && EverybodyEnded()) break;
+    if (scenario_.halts_at_commits > 0 && invariants_.commits() >= scenario_.halts_at_commits) break;
+    if (scheduler_.now() <= deadline_ && scheduler_.events() < scenario_.max_events) continue;
     if (finished_) {
       invariants_.Break("the job has finished, but a process still runs");
     } else {
       invariants_.Break(absl::StrCat("the job hangs: ", chief_ == nullptr ? "no chief" : chief_->StatusJson()));
     }
   }
+  Count();
+  if (scenario_.halts_at_commits > 0) Weigh();
   verdict_.broken = invariants_.what();
   verdict_.at_ms = AtMs();
   verdict_.events = scheduler_.events();

@@ -25,13 +25,19 @@ class World {
   void StartChief();
   void StartServer(std::uint32_t index);
   void StartWorker(const std::string& machine);
+  void Bury();
   void StartMissing();
   void Kill(Peer& process, bool seen);
   void Apply(const Fault& fault);
   void CrashChief(const Fault& fault);
   void CrashAll(const Fault& fault);
   void Supervise();
+  void KeepWorkers();
   void OnChiefEnded();
+  void StopForGood();
+  void Weigh();
+  void Count();
+  void EndLife(WorkerProcess& worker);
   bool EverybodyEnded() const;
   bool WorkerLives(const std::string& machine) const;
   std::vector<WorkerProcess*> LivingWorkers(const std::string& machine = "") const;
@@ -46,6 +52,7 @@ class World {
   const Scenario& scenario_;
   const Experiment& experiment_;
   Scheduler scheduler_;
+  Tally tally_;
   JobDisk disk_;
   Invariants invariants_;
   Network network_;
@@ -55,12 +62,15 @@ class World {
   // Every life, also those that are over: what is under way may still name them.
   std::vector<std::unique_ptr<ChiefProcess>> chiefs_;
   std::vector<std::unique_ptr<ServerProcess>> servers_;
-  std::vector<std::unique_ptr<WorkerProcess>> workers_;
-  ChiefProcess* chief_ = nullptr;  // the living one
+  std::vector<std::unique_ptr<WorkerProcess>> workers_;  // all that live, and those that died since the last Bury
+  std::vector<std::unique_ptr<WorkerProcess>> dead_workers_;
+  std::map<const WorkerProcess*, TimePoint> worker_starts_;  // of those whose time is not counted yet
+  ChiefProcess* chief_ = nullptr;                            // the living one
   bool chief_end_seen_ = false;
   std::uint64_t lives_ = 0;
   TimePoint start_;
   TimePoint deadline_;  // of the job's end
+  bool stops_for_good_ = false;
   bool finished_ = false;
   Verdict verdict_;
 };

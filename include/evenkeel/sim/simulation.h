@@ -2,7 +2,7 @@
 // disk, under faults. Everything follows from a seed: the same scenario gives the same trace.
 //
 // Threading: thread-safe for distinct scenarios; a simulation runs on its caller's thread and waits for nothing.
-// Limits:    kMaxEvents events a simulation; beyond it the job counts as hung.
+// Limits:    Scenario::max_events events; beyond them the job counts as hung.
 // Errors:    a broken invariant is a result, not an error; errors are wrong input.
 #pragma once
 
@@ -17,8 +17,8 @@ namespace evenkeel::sim {
 
 constexpr std::int64_t kMaxEvents = 4'000'000;
 
-// What befalls a job. Machines are "chief", "ps:0", "worker:3". A fault whose machine has no process at that moment does
-// nothing, so that any part of a list of faults is a list of faults.
+// What befalls a job. Machines are "chief", "ps:0", "worker:3". A fault whose machine has no process at that moment
+// does nothing, so that any part of a list of faults is a list of faults.
 enum class FaultKind : std::uint8_t {
   kKill,             // node: its connections break at once; a worker is started again after `for_ms`, unless that is 0
   kVanish,           // node: as a lost machine: only keepalive tells its peers; else as kKill
@@ -59,6 +59,10 @@ struct Scenario {
   std::int64_t delay_us = 0;            // usual delay of a message
   double slow_stages = 0;               // share of stages whose payload is still being copied for a while
   std::vector<Fault> faults;            // ascending by time
+  bool keeps_workers = true;            // workers_min processes at least, as somebody who wants the job to end would
+  std::int64_t ends_at_ms = 0;          // SIGTERM to the chief, for good; 0: the job trains to its end
+  std::int64_t halts_at_commits = 0;    // the simulation breaks off, and roles are weighed; 0: never
+  std::int64_t max_events = kMaxEvents;
 };
 // A job of any kind and dozens of faults.
 Scenario MakeScenario(std::uint64_t seed);
@@ -72,10 +76,31 @@ struct Verdict {
   std::string broken;            // the first broken invariant; empty: none
   std::int64_t at_ms = 0;        // virtual time at the end
   std::int64_t events = 0;
-  std::int64_t commits = 0;      // decided, surviving or not
-  std::int64_t dropped = 0;      // updates
-  std::int64_t starts = 0;       // of the chief
-  std::int64_t fenced = 0;       // workers
+  std::int64_t commits = 0;  // decided, surviving or not
+  std::int64_t dropped = 0;  // updates
+  std::int64_t starts = 0;   // of the chief
+  std::int64_t fenced = 0;   // workers
+
+  // Samples of the commits that survive, and all whose gradient a worker computed: a sample counts as computed when its
+  // update's computing ended, whatever became of the update; one whose worker was killed, left, or was told of the
+  // job's end meanwhile counts by the share of the update's computing time that had passed.
+  std::int64_t samples_surviving = 0;
+  double samples_computed = 0;
+  double node_seconds = 0;       // of all workers' processes, from start to end
+  double computing_seconds = 0;  // of them
+  std::int64_t joins = 0;        // admissions
+  std::int64_t leaves = 0;       // in order
+  std::int64_t kills = 0;        // of workers
+  std::int64_t members_most = 0;
+  double below_min_seconds = 0;    // fewer members than workers_min, after the first commit
+  double longest_gap_seconds = 0;  // between two commits
+  std::int64_t most_events_queued = 0;
+  std::int64_t most_messages_queued = 0;  // under way in one direction of one stream
+  // Heap that is freed with the Chief, and with all ps::Servers; where the C library does not tell: -1.
+  std::int64_t chief_bytes = -1, server_bytes = -1;
+  double Goodput() const {
+    return samples_computed > 0 ? static_cast<double>(samples_surviving) / samples_computed : 1;
+  }
 };
 Verdict Simulate(const Scenario& scenario);
 
