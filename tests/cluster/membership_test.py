@@ -62,6 +62,7 @@ def test_a_worker_paused_beyond_its_lease_changes_nothing_and_joins_again(job):
     chief, _, running = start_all(job)
     worker = running["worker:1"]
     worker.wait_for("admitted with rank 1")
+    commits_from_now(job, chief, 5)
     worker.popen.send_signal(signal.SIGSTOP)
     running["chief:0"].wait_for("worker:1 is fenced: its lease ended")
     commits_from_now(job, chief, 20)
