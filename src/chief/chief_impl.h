@@ -22,6 +22,8 @@ namespace evenkeel {
 
 constexpr int kMaxUnappliedDecisions = 64;
 constexpr std::size_t kEndedNoncesKept = 1024;
+constexpr std::size_t kTotalsKept = 256;
+inline constexpr char kOtherWorkers[] = "others";
 
 struct ServerState {
   std::string name;  // "ps:0"
@@ -155,6 +157,7 @@ struct Chief::Impl {
   void ResumeWorkerSession(WorkerState& worker);
   void AdmitReady();
   void Fence(Incarnation incarnation, const std::string& reason, bool orderly);
+  void ForgetTotals(const std::string& name);
   void LoseServer(ServerState& server, const std::string& reason);
   bool FirstGrantMayCome();
   int AdmittedCount() const;

@@ -551,6 +551,22 @@ void Chief::Impl::AdmitReady() {
   }
 }
 
+// Of workers that come under ever new names, one sum is kept for those that went beyond the first few.
+void Chief::Impl::ForgetTotals(const std::string& name) {
+  const auto gone = totals.find(name);
+  const std::vector<std::string>& listed = options.listed_workers;
+  if (totals.size() <= kTotalsKept || gone == totals.end() || name == kOtherWorkers ||
+      std::find(listed.begin(), listed.end(), name) != listed.end()) {
+    return;
+  }
+  WorkerTotals& others = totals[kOtherWorkers];
+  others.commits += gone->second.commits;
+  others.samples += gone->second.samples;
+  others.steps += gone->second.steps;
+  others.step_seconds += gone->second.step_seconds;
+  totals.erase(gone);
+}
+
 void Chief::Impl::Fence(Incarnation incarnation, const std::string& reason, bool orderly) {
   auto it = workers.find(incarnation);
   if (it == workers.end()) return;
@@ -563,6 +579,7 @@ void Chief::Impl::Fence(Incarnation incarnation, const std::string& reason, bool
   if (worker.rank) AppendLog(FenceRecord{incarnation, membership_epoch, reason});
   ended_nonces.push_back(worker.nonce);
   if (ended_nonces.size() > kEndedNoncesKept) ended_nonces.pop_front();
+  ForgetTotals(worker.name);
   SendToServers(Members{membership_epoch, false, {}, {incarnation}});
   if (worker.bound) {
     UpdateState& update = updates.at(*worker.bound);

@@ -115,7 +115,7 @@ class Chaos:
             command += ["--data", os.environ["EVENKEEL_DATA"]]
         command[0] = os.path.join(self.job.bin, command[0])
         if self.network and kind == "worker":
-            command = ["ip", "netns", "exec", self.network.space(int(index)), *command]
+            command = [shutil.which("ip"), "netns", "exec", self.network.space(int(index)), *command]
         self.processes[name] = self.job.start(name, command, environment.get("TF_CONFIG"))
 
     def alive(self, name):
@@ -278,7 +278,7 @@ class Chaos:
 
 
 def play(job, **changes):
-    settings = dict(seconds=10, epochs=12, mode="bsp", seed=1, ps=2, workers=4, chief_kills=0, server_kills=0, patience=240)
+    settings = dict(seconds=8, epochs=6, mode="bsp", seed=1, ps=2, workers=4, chief_kills=0, server_kills=0, patience=240)
     options = argparse.Namespace(**{**settings, **changes})
     print(f"  {options.mode}, seed {options.seed}, {options.seconds} s", flush=True)
     network = make_network(options.workers)

@@ -445,6 +445,35 @@ TEST_CASE("batches follow measured step times, a slow-down and a lost worker; ea
   }
 }
 
+TEST_CASE("workers under ever new names leave one sum behind", "[chief]") {
+  FakeClusterOptions options;
+  options.workers = 1;
+  options.samples = 1000000;
+  FakeCluster cluster(options);
+  std::int64_t there = 0;  // samples of commits whose workers are summed up: all
+  for (int i = 0; i < 300; ++i) {
+    const int spot = cluster.StartWorker(absl::StrCat("spot:", i));
+    const std::size_t before = cluster.commits().size();
+    cluster.RunUntil([&] {
+      const std::vector<CommitRecord> commits = cluster.commits();
+      return commits.size() > before && commits.back().decision.updates.size() == 2;
+    });
+    cluster.LeaveWorker(spot);
+    cluster.RunUntil([&] { return cluster.commits().back().decision.updates.size() == 1; });
+  }
+  cluster.StopJob();
+  REQUIRE(cluster.Run());
+  const Summary& summary = cluster.end()->summary;
+  CHECK(summary.workers.size() <= 258);
+  std::int64_t others = 0;
+  for (const WorkerSummary& worker : summary.workers) {
+    there += worker.samples;
+    if (worker.id == "others") others = worker.commits;
+  }
+  CHECK(others >= 40);
+  CHECK(there == summary.samples_trained);
+}
+
 TEST_CASE("a lost worker's lease ends in time however many messages arrive", "[chief]") {
   // The runner ticks when NextDeadline has come; a message must not put it off.
   FakeClusterOptions options;

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""What an event costs a job in BSP: the longest gap between two commits after it, over the median gap of the whole job.
+
+The same job has quiet stretches of the same length: their longest gap over the median says how much of a figure is the
+machine's own noise. Each event comes --rounds times; the table gives the median and the worst of them.
+
+  ./dev bench event_cost [--rounds 5] [--workers 3] [--ps 2] [--json FILE]
+"""
+import argparse
+import csv
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "tests", "cluster"))
+import harness  # noqa: E402
+
+LEASE_MS = 2000
+STRETCH_SECONDS = 4.0  # looked at after each event
+SETTLE_SECONDS = 2.0   # before the next one
+LIMITS = {"worker SIGTERM": "2", "worker joins": "1.5", "worker kill -9": f"lease ({LEASE_MS} ms) + 2 steps",
+          "server kill -9": "3 s + the recomputed commits", "quiet": ""}
+
+
+class Bench:
+    def __init__(self, options):
+        self.options = options
+        self.job = harness.Job(argparse.Namespace(bin=options.bin, source=ROOT))
+        self.cluster = self.job.cluster(ps=options.ps, workers=options.workers)
+        self.chief = self.cluster["cluster"]["chief"][0]
+        self.arguments = ["--threads", "1", "--set", "train.epochs=100000", "--set", f"membership.lease_ms={LEASE_MS}",
+                          "--set", "membership.renew_ms=400", "--set", "checkpoint.every_seconds=1"]
+        self.experiment = os.path.join(ROOT, "configs", "experiments", options.experiment + ".json")
+        self.running = {}
+        self.marks = []  # (event, generation and commit that it came after)
+
+    def start(self, task):
+        self.running[task] = self.job.role(task, self.cluster, *self.arguments, experiment=self.experiment)
+
+    def status(self):
+        answer = subprocess.run([os.path.join(self.options.bin, "evenkeel"), "status", "--chief", self.chief, "--json"],
+                                capture_output=True, text=True, check=True)
+        return json.loads(answer.stdout)
+
+    def await_training(self, workers):
+        """Until so many workers train and commits come."""
+        until = time.monotonic() + harness.DEADLINE_SECONDS
+        first = None
+        while True:
+            harness.check(time.monotonic() < until, "the job stands still:\n" + self.job.logs())
+            status = self.status()
+            ranked = sum(worker["rank"] is not None for worker in status["workers"])
+            if status["phase"] == "running" and ranked >= workers and status["commit"] > 0:
+                first = first or (status["generation"], status["commit"])
+                if (status["generation"], status["commit"]) >= (first[0], first[1] + 5):
+                    return
+            time.sleep(0.1)
+
+    def mark(self, event):
+        status = self.status()
+        self.marks.append((event, status["generation"], status["commit"]))
+
+    def act(self, event):
+        workers = self.options.workers
+        self.mark(event)
+        if event == "worker SIGTERM":
+            self.running["worker:0"].popen.send_signal(signal.SIGTERM)
+        elif event == "worker joins":
+            self.start("worker:0")
+        elif event == "worker kill -9":
+            self.running["worker:1"].popen.kill()
+        elif event == "server kill -9":
+            self.running["ps:1"].popen.kill()
+            self.running["ps:1"].wait()
+            self.start("ps:1")
+        time.sleep(STRETCH_SECONDS)  # the stretch that is looked at, not a wait for something
+        if event == "worker kill -9":
+            self.start("worker:1")
+        self.await_training(workers - 1 if event == "worker SIGTERM" else workers)
+        time.sleep(SETTLE_SECONDS)
+
+    def run(self):
+        names = ["chief:0", *(f"ps:{i}" for i in range(self.options.ps)), *(f"worker:{i}" for i in range(self.options.workers))]
+        for name in names:
+            self.start(name)
+        self.await_training(self.options.workers)
+        time.sleep(SETTLE_SECONDS)
+        for _ in range(self.options.rounds):
+            for event in ("quiet", "worker SIGTERM", "worker joins", "worker kill -9", "server kill -9"):
+                self.act(event)
+        self.running["chief:0"].popen.send_signal(signal.SIGTERM)
+        self.running["chief:0"].expect(0)
+        with open(os.path.join(self.job.model_dir, "metrics.csv"), newline="") as file:
+            return list(csv.DictReader(file))
+
+
+def judge(rows, marks):
+    """(event, longest gap in seconds after it), and the median gap."""
+    times = [(int(row["generation"]), int(row["commit"]), float(row["seconds"])) for row in rows]
+    gaps = [b[2] - a[2] for a, b in zip(times, times[1:])]
+    median = statistics.median(gaps)
+    found = []
+    for event, generation, commit in marks:
+        at = next(i for i, (g, c, _) in enumerate(times) if (g, c) >= (generation, commit))
+        end = times[at][2] + STRETCH_SECONDS
+        stretch = [b[2] - a[2] for a, b in zip(times[at:], times[at + 1:]) if a[2] < end]
+        found.append((event, max(stretch)))
+    return found, median
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bin", default=os.path.join(ROOT, "build", "release", "bin"), help="folder of the programs")
+    parser.add_argument("--experiment", default="fashion_mlp", help="a name below configs/experiments")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--ps", type=int, default=2)
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args()
+    bench = Bench(options)
+    try:
+        rows = bench.run()
+        found, median = judge(rows, bench.marks)
+    finally:
+        bench.job.close()
+    table = []
+    for event in LIMITS:
+        gaps = sorted(gap for name, gap in found if name == event)
+        if gaps:
+            table.append({"event": event, "median_gap_ratio": statistics.median(gaps) / median,
+                          "worst_gap_ratio": gaps[-1] / median, "median_gap_seconds": statistics.median(gaps),
+                          "worst_gap_seconds": gaps[-1], "limit": LIMITS[event]})
+    print(f"{options.experiment}, {options.workers} workers, {options.ps} servers, {len(rows)} commits, "
+          f"median gap {1000 * median:.1f} ms")
+    print(f"{'event':16} {'gap / median':>13} {'worst':>8} {'gap':>9} {'worst':>9}  limit")
+    for row in table:
+        print(f"{row['event']:16} {row['median_gap_ratio']:13.1f} {row['worst_gap_ratio']:8.1f} "
+              f"{row['median_gap_seconds']:7.3f} s {row['worst_gap_seconds']:7.3f} s  {row['limit']}")
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"median_gap_seconds": median, "events": table}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
