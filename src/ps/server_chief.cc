@@ -172,13 +172,16 @@ void Server::MaybeConfirmContinue() {
 
 void Server::OnWelcome(const Envelope& envelope, const Welcome& welcome) {
   const bool again = welcomed_;
+  const bool news = !again || incarnation_ != welcome.incarnation;
   welcomed_ = true;
   job_id_ = welcome.job_id;
   incarnation_ = welcome.incarnation;
   highest_seen_ = std::max(highest_seen_, incarnation_);
   renew_interval_ = Milliseconds(welcome.renew_ms);
-  Say(LogLevel::kInfo, absl::StrCat(again ? "joined again" : "joined job ", again ? "" : job_id_, " as incarnation ",
-                                    incarnation_.value(), ", term ", term_.value()));
+  if (news) {
+    Say(LogLevel::kInfo, absl::StrCat(again ? "joined again" : "joined job ", again ? "" : job_id_, " as incarnation ",
+                                      incarnation_.value(), ", term ", term_.value()));
+  }
   if (again) Resend();
 }
 
