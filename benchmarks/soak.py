@@ -50,7 +50,7 @@ def soak(options, job):
     members["worker:0"].wait_for("admitted")
     watched = ("chief:0", "ps:0", "ps:1")
     begin = time.monotonic()
-    joins, guests, samples, next_sample = 0, [], [], 0.0
+    joins, guests, told, samples, next_sample = 0, [], set(), [], 0.0
     while time.monotonic() - begin < options.seconds:
         while len(guests) < options.pairs:
             guests.append(job.start(f"guest:{joins}", ["evenkeel-worker", "--chief", chief, "--threads", "1"]))
@@ -58,11 +58,13 @@ def soak(options, job):
         for guest in list(guests):
             if guest.popen.poll() is not None:
                 guests.remove(guest)
+                told.discard(guest)
                 harness.check(guest.popen.returncode == 0, f"{guest.name} ended with {guest.popen.returncode}:\n{guest.output()}")
                 os.remove(guest.log)
                 job.processes.remove(guest)
-            elif "admitted" in guest.output():
+            elif guest not in told and "admitted" in guest.output():
                 guest.popen.send_signal(signal.SIGTERM)
+                told.add(guest)
         now = time.monotonic() - begin
         if now >= next_sample:
             next_sample += options.seconds / 20
@@ -73,7 +75,8 @@ def soak(options, job):
                   "  ".join(f"{m} {mib:.1f} MiB" for m, mib in zip(watched, samples[-1][3])), flush=True)
         time.sleep(0.02)  # how often this program looks at its children
     for guest in guests:
-        guest.popen.send_signal(signal.SIGTERM)
+        if guest not in told:
+            guest.popen.send_signal(signal.SIGTERM)
     members["chief:0"].popen.send_signal(signal.SIGTERM)
     members["chief:0"].expect(0)
     early, late = samples[len(samples) // 4], samples[-1]

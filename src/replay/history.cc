@@ -20,8 +20,6 @@ std::size_t IndexOf(std::vector<std::string>& names, const std::string& name) {
 // Clocks as the chief kept them, as far as the log tells.
 class ClockWatch {
  public:
-  // All tickets are void, and members show up again.
-  void NewTerm() { clocks_.clear(); }
   void Admit(Incarnation incarnation) {
     clocks_.try_emplace(incarnation, Least());
     Note();
@@ -79,7 +77,6 @@ class LineBuilder {
       history_.job_id = term->job_id;
       history_.status.clear();
       spec_ = IndexOf(history_.spec_hashes, term->spec_hash);
-      clocks_.NewTerm();
     } else if (const auto* admission = std::get_if<AdmissionRecord>(&record)) {
       fingerprints_[admission->incarnation] = IndexOf(history_.fingerprints, admission->compute_fingerprint);
       clocks_.Admit(admission->incarnation);

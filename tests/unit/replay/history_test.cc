@@ -255,6 +255,15 @@ TEST_CASE("a sample that counts twice or never is found", "[replay]") {
   }
 }
 
+TEST_CASE("members and their clocks outlive the chief", "[replay][regressions]") {
+  Log log;
+  log.StartTerm(1).Admit(1);
+  for (std::int64_t clock = 1; clock <= 8; ++clock) log.Commit({10 * clock - 10, 10 * clock}, clock);
+  log.StartTerm(2).Admit(2);  // its clock starts at the other's 8, not at 0
+  log.Commit({80, 90}, 9);
+  CHECK(log.MustRead().line.back().lead == 0);
+}
+
 TEST_CASE("how far ahead of the slowest a ticket was bound follows from the log", "[replay]") {
   Log log;
   log.StartTerm(1).Admit(1).Admit(2);
