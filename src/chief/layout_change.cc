@@ -85,7 +85,8 @@ void Chief::Impl::SeatServers() {
   if (late && !std::all_of(servers.begin(), servers.end(), missing)) {
     for (const ServerState& server : servers) {
       if (!missing(server)) continue;
-      Say(absl::StrCat(server.name, " has not come back within membership.ps_replacement_timeout_ms: going on without it"),
+      Say(absl::StrCat(server.name,
+                       " has not come back within membership.ps_replacement_timeout_ms: going on without it"),
           LogLevel::kWarning);
       changed = true;
     }
@@ -138,7 +139,8 @@ void Chief::Impl::ChangeLayout() {
   layout_wanted = true;
   layout_due = !checkpoint;  // training goes on until that is complete
   if (!layout_due || !updates.empty() || !unapplied.empty()) return;
-  if (std::any_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.session == SessionId{}; })) return;
+  if (std::any_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.session == SessionId{}; }))
+    return;
   newest_layout = newest_layout.Next();
   move.emplace();
   move->layout = newest_layout;
