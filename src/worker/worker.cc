@@ -249,7 +249,8 @@ absl::Status Worker::Divide(const Welcome& welcome) {
 void Worker::LinkTo(const std::vector<ServerAddress>& servers) {
   {
     MutexLock lock(mutex_);
-    pulled_.assign(servers.size(), true);
+    const bool pulling = std::find(pulled_.begin(), pulled_.end(), false) != pulled_.end();
+    pulled_.assign(servers.size(), !pulling);  // what the former servers sent of it does not count
     pull_at_.assign(servers.size(), kNever);
     restage_at_.assign(servers.size(), kNever);
     pulled_version_.assign(servers.size(), Version{});
@@ -339,6 +340,8 @@ absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, const 
     MutexLock lock(mutex_);
     for (;;) {
       if (end_) return *end_;
+      // First, because a ticket that came after them is for the new servers.
+      if (servers_moved_ && !links_.empty()) break;
       if (done()) return absl::OkStatus();
       const TimePoint now = clock_.Now();
       if (now >= deadline) return absl::DeadlineExceededError(absl::StrCat("waited too long for ", what));
@@ -364,7 +367,7 @@ absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, const 
         }
         wake = std::min(wake, down + ps_timeout);
       }
-      if (attempt <= now || (servers_moved_ && !links_.empty()) || (ready_due_ && AllUp())) break;
+      if (attempt <= now || (ready_due_ && AllUp())) break;
       changed_.WaitUntil(mutex_, std::min(wake, attempt));
     }
   }
