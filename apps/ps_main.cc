@@ -1,6 +1,4 @@
 // evenkeel-ps: holds a part of the parameters and their optimizer slots.
-#include <algorithm>
-
 #include "evenkeel/core/status.h"
 #include "evenkeel/runtime/ps_runner.h"
 #include "evenkeel/transport/transports.h"
@@ -20,7 +18,6 @@ absl::Status Run(const RoleSetup& setup, StopSource& stop) {
   ps.spec_hash = setup.experiment->spec_hash;
   ps.model_dir = setup.model_dir;
   ps.chief_timeout = setup.experiment->membership.chief_timeout;
-  ps.stop_grace = std::max(ps.stop_grace, setup.experiment->membership.drain);
   ps.threads = setup.threads;
   const std::unique_ptr<Transport> transport = MakeGrpcTransport({});
   return ListenErrorIsInput(RunPs(ps, *transport, Storage::Posix(), Clock::Real(), stop));
