@@ -29,7 +29,7 @@ class NoticeFile {
 
   const std::string path_;
   const std::function<void(const std::string&)> on_notice_;
-  int watch_ = -1;  // inotify; -1: not to be had here, the file is looked for now and then
+  int watch_ = -1;  // inotify; -1 where there is none: then the file is looked for once a second
   int stop_ = -1;   // eventfd
   std::thread thread_;
 };

@@ -93,15 +93,19 @@ std::size_t TerminalColumns() {
   return size.ws_col;
 }
 
+// What and how far, and how fast.
+std::vector<std::string> HeadLines(const Json& status) {
+  return {absl::StrCat(Text(status, "name"), "  ", Text(status, "phase"), "  ", Text(status, "sync"), "  ",
+                       StepText(status)),
+          SpeedText(status)};
+}
+
 }  // namespace
 
 std::vector<std::string> StatusLines(std::string_view status_json) {
   const Json status = Parse(status_json);
   if (!status.is_object()) return {};
-  std::vector<std::string> lines;
-  lines.push_back(absl::StrCat(Text(status, "name"), "  ", Text(status, "phase"), "  ", Text(status, "sync"), "  ",
-                               StepText(status)));
-  lines.push_back(SpeedText(status));
+  std::vector<std::string> lines = HeadLines(status);
   const Json& workers = Field(status, "workers");
   for (std::size_t i = 0; workers.is_array() && i < std::min(workers.size(), kMaxWorkerLines); ++i) {
     lines.push_back(absl::StrCat("  ", WorkerText(workers[i]), "  ", Text(workers[i], "state")));
@@ -147,10 +151,7 @@ std::string EndStatus(std::string_view status_json) {
 std::vector<std::string> FullStatusLines(std::string_view status_json) {
   const Json status = Parse(status_json);
   if (!status.is_object()) return {};
-  std::vector<std::string> lines;
-  lines.push_back(absl::StrCat(Text(status, "name"), "  ", Text(status, "phase"), "  ", Text(status, "sync"), "  ",
-                               StepText(status)));
-  lines.push_back(SpeedText(status));
+  std::vector<std::string> lines = HeadLines(status);
   lines.push_back(absl::StrFormat("term %d  generation %d  membership epoch %d  workers_min %d  workers_max %d",
                                   Whole(status, "term"), Whole(status, "generation"), Whole(status, "membership_epoch"),
                                   Whole(status, "workers_min"), Whole(status, "workers_max")));

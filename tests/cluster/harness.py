@@ -154,6 +154,24 @@ class Job:
         with open(os.path.join(self.model_dir, "summary.json")) as file:
             return json.load(file)
 
+    def pid_of(self, name):
+        """Of a role of a launched job, by its task in TF_CONFIG."""
+        kind, index = name.split(":")
+        for folder in os.listdir("/proc"):
+            if not folder.isdigit():
+                continue
+            try:
+                with open(f"/proc/{folder}/cmdline", "rb") as file:
+                    command = file.read()
+                with open(f"/proc/{folder}/environ", "rb") as file:
+                    environment = file.read()
+            except OSError:
+                continue
+            if self.folder.encode() in command and f"evenkeel-{kind}\0".encode() in command:
+                if f'"type":"{kind}","index":{index}'.encode() in environment:
+                    return int(folder)
+        raise AssertionError(f"no process {name}")
+
     def left_processes(self):
         """Living processes that know this job's folder."""
         found = []

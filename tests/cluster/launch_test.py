@@ -81,25 +81,6 @@ def long_job(job, *arguments):
     return run
 
 
-def pid_of(job, name):
-    """Of a role of a launched job, by its task in TF_CONFIG."""
-    kind, index = name.split(":")
-    for folder in os.listdir("/proc"):
-        if not folder.isdigit():
-            continue
-        try:
-            with open(f"/proc/{folder}/cmdline", "rb") as file:
-                command = file.read()
-            with open(f"/proc/{folder}/environ", "rb") as file:
-                environment = file.read()
-        except OSError:
-            continue
-        if job.folder.encode() in command and f"evenkeel-{kind}\0".encode() in command:
-            if f'"type":"{kind}","index":{index}'.encode() in environment:
-                return int(folder)
-    raise AssertionError(f"no process {name}")
-
-
 def test_interrupt_stops_with_a_checkpoint_and_the_job_goes_on(job):
     run = long_job(job)
     run.popen.send_signal(signal.SIGINT)
@@ -126,7 +107,7 @@ def test_second_interrupt_kills(job):
 def test_killed_worker_does_not_end_the_job(job):
     run = job.launch("--ps", "1", "--workers", "3", "--set", "train.epochs=300", *QUICK)
     job.wait_for_log("worker-1.log", "admitted")
-    os.kill(pid_of(job, "worker:1"), signal.SIGKILL)
+    os.kill(job.pid_of("worker:1"), signal.SIGKILL)
     run.expect(0)
     check("worker:1 ended with signal 9 (Killed)" in run.output(), run.output())
     check(job.summary()["samples_per_epoch"] == [480] * 300, job.summary()["samples_per_epoch"])
@@ -135,7 +116,7 @@ def test_killed_worker_does_not_end_the_job(job):
 
 def test_killed_server_ends_all_where_nothing_is_started_again(job):
     run = long_job(job, "--max-restarts", "0")
-    os.kill(pid_of(job, "ps:1"), signal.SIGKILL)
+    os.kill(job.pid_of("ps:1"), signal.SIGKILL)
     check(run.wait(30) != 0, "exit code 0")
     check("ps:1 ended with signal 9 (Killed)" in run.output(), run.output())
     job.expect_nothing_left()
@@ -143,7 +124,7 @@ def test_killed_server_ends_all_where_nothing_is_started_again(job):
 
 def test_killed_chief_ends_all_where_nothing_is_started_again(job):
     run = long_job(job, "--max-restarts", "0")
-    os.kill(pid_of(job, "chief:0"), signal.SIGKILL)
+    os.kill(job.pid_of("chief:0"), signal.SIGKILL)
     check(run.wait(30) == 1, "exit code")
     check("chief:0 ended with signal 9 (Killed)" in run.output(), run.output())
     job.expect_nothing_left()

@@ -26,30 +26,11 @@ def pid_in(run, pattern):
     return int(run.wait_for(pattern).group(1))
 
 
-def find_pid(job, name):
-    """Of a role of a launched job, by its task in TF_CONFIG."""
-    kind, index = name.split(":")
-    for folder in os.listdir("/proc"):
-        if not folder.isdigit():
-            continue
-        try:
-            with open(f"/proc/{folder}/cmdline", "rb") as file:
-                command = file.read()
-            with open(f"/proc/{folder}/environ", "rb") as file:
-                environment = file.read()
-        except OSError:
-            continue
-        if job.folder.encode() in command and f"evenkeel-{kind}\0".encode() in command:
-            if f'"type":"{kind}","index":{index}'.encode() in environment:
-                return int(folder)
-    raise AssertionError(f"no process {name}")
-
-
 def test_launch_starts_again_what_was_killed(job):
     run = job.launch("--ps", "2", "--nnodes", "1:2", *LONG, "--monitor-interval", "0.1")
     job.wait_for_log("chief-0.log", "checkpoint g1-c200 is complete")
     for name in ["worker:0", "ps:1", "chief:0"]:
-        os.kill(find_pid(job, name), signal.SIGKILL)
+        os.kill(job.pid_of(name), signal.SIGKILL)
         run.wait_for(rf"{name} ended with signal 9 \(Killed\); starts again in [0-9.]+ s \(restart 1 of 3\)")
         run.wait_for(rf"{name} runs again, process \d+")
         log = name.replace(":", "-") + ".log"
@@ -63,7 +44,7 @@ def test_launch_starts_again_what_was_killed(job):
 def test_launch_gives_up_when_too_few_workers_are_left(job):
     run = job.launch("--nnodes", "2:2", *ENDLESS, "--max-restarts", "0")
     job.wait_for_log("worker-1.log", "admitted")
-    os.kill(find_pid(job, "worker:1"), signal.SIGKILL)
+    os.kill(job.pid_of("worker:1"), signal.SIGKILL)
     check(run.wait(30) == 1, run.output())
     check("worker:1 ended with signal 9 (Killed); it is not started again" in run.output(), run.output())
     check("1 of at least 2 are left to train; all stop" in run.output(), run.output())
