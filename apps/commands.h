@@ -16,6 +16,7 @@ void AddLaunchCommand(CLI::App& app, Action& chosen);
 void AddCheckCommand(CLI::App& app, Action& chosen);
 void AddExportCommand(CLI::App& app, Action& chosen);
 void AddDrainCommand(CLI::App& app, Action& chosen);
+void AddScaleCommand(CLI::App& app, Action& chosen);
 void AddDataCommand(CLI::App& app, Action& chosen);
 void AddAgentCommand(CLI::App& app, Action& chosen);
 void AddStatusCommand(CLI::App& app, Action& chosen);

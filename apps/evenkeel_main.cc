@@ -36,6 +36,7 @@ int main(int argc, char** argv) {
   AddDataCommand(app, chosen);
   AddStatusCommand(app, chosen);
   AddDrainCommand(app, chosen);
+  AddScaleCommand(app, chosen);
   AddBenchCommand(app, chosen);
   AddSimulateCommand(app, chosen);
   AddReplayCommand(app, chosen);

@@ -1,4 +1,6 @@
 // evenkeel-ps: holds a part of the parameters and their optimizer slots.
+#include <algorithm>
+
 #include "evenkeel/core/status.h"
 #include "evenkeel/runtime/ps_runner.h"
 #include "evenkeel/transport/transports.h"
@@ -18,6 +20,7 @@ absl::Status Run(const RoleSetup& setup, StopSource& stop) {
   ps.spec_hash = setup.experiment->spec_hash;
   ps.model_dir = setup.model_dir;
   ps.chief_timeout = setup.experiment->membership.chief_timeout;
+  ps.stop_grace = std::max(ps.stop_grace, setup.experiment->membership.drain);
   ps.threads = setup.threads;
   const std::unique_ptr<Transport> transport = MakeGrpcTransport({});
   return ListenErrorIsInput(RunPs(ps, *transport, Storage::Posix(), Clock::Real(), stop));

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "chief/chief_impl.h"
 #include "evenkeel/core/status.h"
 
@@ -52,8 +53,7 @@ Chief::Impl::Impl(ChiefOptions o)
     batches.emplace(controller);
   }
   job_id = log.job_id.empty() ? options.new_job_id : log.job_id;
-  servers.resize(options.servers);
-  for (std::uint32_t i = 0; i < options.servers; ++i) servers[i].name = absl::StrCat("ps:", i);
+  TakeUpLayout();
 }
 
 bool FinishedBefore(const ChiefOptions& options) {
@@ -74,6 +74,7 @@ ChiefActions Chief::Start(TimePoint now, std::int64_t unix_ms) {
   impl.started_unix_ms = unix_ms;
   const MembershipConfig& membership = impl.options.experiment.membership;
   impl.phase_deadline = now + membership.ps_timeout;
+  impl.replace_until = now + membership.ps_replacement_timeout;
   if (FinishedBefore(impl.options)) {
     impl.end_status = impl.options.history.end->status;
     impl.end_reason = "the job had finished before; nothing is left to do";
@@ -140,8 +141,9 @@ ChiefActions Chief::Stop(const std::string& reason, TimePoint now) {
   Impl& impl = *impl_;
   impl.now = now;
   if (impl.phase == Phase::kRunning) {
-    impl.BeginEnd("stopped", reason);
-    impl.phase_deadline = now + impl.options.experiment.membership.drain;
+    impl.Stop(reason);
+  } else if (impl.switching) {
+    impl.stop_wanted = reason;  // nothing that was trained is lost by that
   } else if (impl.phase < Phase::kRunning) {
     impl.end_status = "stopped";
     impl.end_reason = reason;
@@ -158,6 +160,8 @@ TimePoint Chief::NextDeadline() const {
   // message: messages must not put it off.
   TimePoint next = impl.last_tick + std::chrono::milliseconds(500);
   next = std::min({next, impl.phase_deadline, impl.leases.NextExpiry()});
+  if (impl.move) next = std::min(next, impl.move->deadline);
+  if (impl.phase == Phase::kGathering && impl.replace_until > impl.last_tick) next = std::min(next, impl.replace_until);
   for (const auto& [id, update] : impl.updates) next = std::min(next, update.deadline);
   return std::max(next, impl.last_tick + std::chrono::milliseconds(1));
 }
@@ -183,8 +187,7 @@ void Chief::Impl::Send(SessionId session, Body body) {
   if (session == SessionId{}) return;
   Message message;
   message.envelope = Envelope{
-      job_id,  options.experiment.spec_hash, options.term, generation, LayoutNumber(1), Incarnation{},
-      membership_epoch};
+      job_id, options.experiment.spec_hash, options.term, generation, layout, Incarnation{}, membership_epoch};
   message.body = std::move(body);
   actions.push_back(SendAction{session, std::move(message)});
 }
@@ -201,7 +204,7 @@ void Chief::Impl::RefuseSession(SessionId session, RefuseReason reason, std::str
 bool Chief::Impl::CheckEnvelope(SessionId session, const Message& message) {
   // Anyone may ask, of whatever job it is.
   if (std::holds_alternative<StatusRequest>(message.body) || std::holds_alternative<ExperimentRequest>(message.body) ||
-      std::holds_alternative<Drain>(message.body)) {
+      std::holds_alternative<Drain>(message.body) || std::holds_alternative<Scale>(message.body)) {
     return true;
   }
   const Envelope& envelope = message.envelope;
@@ -243,7 +246,13 @@ bool Chief::Impl::CheckEnvelope(SessionId session, const Message& message) {
                     absl::StrCat("incarnation ", envelope.sender.value(), " is no member any more"), true);
       return false;
     }
-    if (server && envelope.generation != generation && server->configured) return false;
+    // Of what a server was before. Whoever goes may say so.
+    const bool always = std::holds_alternative<Leave>(message.body) || std::holds_alternative<Renew>(message.body) ||
+                        std::holds_alternative<Prepared>(message.body);
+    if (server && server->configured && !always &&
+        std::pair(envelope.generation, envelope.layout) != std::pair(generation, layout)) {
+      return false;
+    }
   }
   return true;
 }
@@ -256,13 +265,19 @@ void Chief::Impl::Dispatch(SessionId session, Message& message) {
     return Send(session, ExperimentReply{job_id, experiment.canonical_json, experiment.spec_hash});
   }
   if (auto* drain = std::get_if<Drain>(&message.body)) return Send(session, OnDrain(drain->name));
+  if (auto* scale = std::get_if<Scale>(&message.body)) return Send(session, OnScale(scale->servers));
   if (auto* renew = std::get_if<Renew>(&message.body)) return OnRenew(session, message.envelope, *renew);
   if (auto* report = std::get_if<EvalReport>(&message.body)) {
     if (evaluators.contains(session)) OnEvalReport(*report);
     return;
   }
   if (ServerState* server = ServerBySession(session)) {
-    if (auto* configured = std::get_if<Configured>(&message.body)) return OnConfigured(*configured);
+    if (auto* prepared = std::get_if<Prepared>(&message.body)) return OnPrepared(*server, *prepared);
+    if (auto* leave = std::get_if<Leave>(&message.body)) return OnServerLeave(*server, *leave);
+    if (!InLayout(*server)) return;  // of the time when it was
+    if (auto* configured = std::get_if<Configured>(&message.body)) {
+      return OnConfigured(*server, message.envelope, *configured);
+    }
     if (auto* kept = std::get_if<KeptDecisions>(&message.body)) return OnKeptDecisions(*server, *kept);
     if (auto* ack = std::get_if<MembersAck>(&message.body)) {
       server->acked = std::max(server->acked, ack->epoch);
@@ -272,9 +287,6 @@ void Chief::Impl::Dispatch(SessionId session, Message& message) {
     if (auto* sealed = std::get_if<Sealed>(&message.body)) return OnSealed(*server, *sealed);
     if (auto* applied = std::get_if<Applied>(&message.body)) return OnApplied(*server, *applied);
     if (auto* done = std::get_if<SnapshotDone>(&message.body)) return OnSnapshotDone(*server, *done);
-    if (std::holds_alternative<Leave>(message.body)) {
-      return LoseServer(*server, absl::StrCat("it left: ", std::get<Leave>(message.body).reason));
-    }
   }
   if (WorkerState* worker = WorkerBySession(session)) {
     if (std::holds_alternative<Ready>(message.body)) return OnReady(session);
@@ -289,6 +301,7 @@ void Chief::Impl::Dispatch(SessionId session, Message& message) {
 }
 
 void Chief::Impl::Advance() {
+  if (phase == Phase::kGathering) SeatServers();
   if (phase == Phase::kGathering && !tensors.empty() &&
       std::all_of(servers.begin(), servers.end(),
                   [](const ServerState& s) { return s.incarnation != Incarnation{}; })) {
@@ -301,6 +314,7 @@ void Chief::Impl::Advance() {
     while (phase == Phase::kRunning && CommitNext()) {
     }
     if (phase == Phase::kRunning && training_complete()) BeginEnd("finished", "");
+    if (phase == Phase::kRunning) ChangeLayout();
     if (phase == Phase::kRunning) Grant();
   }
   if (phase == Phase::kEnding) TakeFinalCheckpoint();
@@ -328,9 +342,21 @@ void Chief::Impl::CheckDeadlines() {
       }
       continue;
     }
-    for (ServerState& server : servers) {
-      if (server.incarnation == member) LoseServer(server, "its lease ended");
+    ServerState* server = FindServer(member);
+    if (server == nullptr) continue;
+    if (InLayout(*server)) {
+      LoseServer(*server, "its lease ended");
+    } else {
+      EndSpare(member, "its lease ended", false);
     }
+  }
+  if (move && move->deadline <= now) {
+    std::vector<std::string> late;
+    for (Incarnation member : move->members) {
+      if (!move->prepared.contains(member)) late.push_back(FindServer(member)->name);
+    }
+    AbandonMove(absl::StrCat("waited ", ToSeconds(options.experiment.membership.ps_replacement_timeout), " s for ",
+                             absl::StrJoin(late, ", ")));
   }
   std::vector<Incarnation> overdue;
   for (const auto& [id, update] : updates) {

@@ -1,6 +1,6 @@
 // The chief's state and its parts; each part's functions stand in a file of its own:
-// chief.cc (events, envelopes) · membership.cc · recovery.cc (restarts, rollbacks) · steps.cc (tickets, seals, commits) ·
-// ending.cc (checkpoints, the end) · chief_status.cc.
+// chief.cc (events, envelopes) · membership.cc · layout_change.cc (which servers share the parameters) · recovery.cc
+// (restarts, rollbacks) · steps.cc (tickets, seals, commits) · ending.cc (checkpoints, the end) · chief_status.cc.
 #pragma once
 
 #include <deque>
@@ -24,6 +24,7 @@ constexpr int kMaxUnappliedDecisions = 64;
 constexpr std::size_t kEndedNoncesKept = 1024;
 constexpr std::size_t kTotalsKept = 256;
 inline constexpr char kOtherWorkers[] = "others";
+constexpr std::size_t kMaxSpareServers = 64;
 
 struct ServerState {
   std::string name;  // "ps:0"
@@ -32,6 +33,8 @@ struct ServerState {
   Incarnation incarnation;  // 0: has not joined
   SessionId session;        // 0: not connected
   bool configured = false;
+  bool lost = false;     // one of this name was; a spare may take its place
+  bool leaving = false;  // once its stripes have moved to others
   std::int64_t owned_floats = 0;
   Holding holding;  // when it joined
   CommitNumber applied;
@@ -104,6 +107,14 @@ struct SetState {
   std::vector<std::vector<BlockNorm>> norms;
 };
 
+// Servers prepare for a layout to come. Nothing is decided meanwhile.
+struct LayoutMove {
+  LayoutNumber layout;
+  std::vector<Incarnation> members;  // in its order
+  std::set<Incarnation> prepared;
+  TimePoint deadline = kNever;
+};
+
 struct CheckpointInProgress {
   Manifest manifest;                            // frozen at its version; parts filled in as they come
   std::vector<std::optional<PartInfo>> parts;   // by server
@@ -146,14 +157,15 @@ struct Chief::Impl {
   void OnReady(SessionId session);
   void BeginToLeave(WorkerState& worker, const std::string& reason);
   OrderReply OnDrain(const std::string& name);
-  OrderReply OnDrainServer(const std::string& name);
   void OnRenew(SessionId session, const Envelope& envelope, const Renew& renew);
-  void OnConfigured(const Configured& configured);
+  void OnConfigured(ServerState& server, const Envelope& envelope, const Configured& configured);
   void ConfigureServers();
-  LayoutRecord CurrentLayout() const;
+  std::vector<ServerAddress> ServerAddresses() const;
   double WeightOf(const std::string& worker) const;
   void WelcomeWorker(const WorkerState& worker);
   void ResumeServerSession(ServerState& server);
+  void WelcomeServer(const ServerState& server);
+  void BringUpServer(ServerState& server);
   void ResumeWorkerSession(WorkerState& worker);
   void AdmitReady();
   void Fence(Incarnation incarnation, const std::string& reason, bool orderly);
@@ -162,9 +174,33 @@ struct Chief::Impl {
   bool FirstGrantMayCome();
   int AdmittedCount() const;
   WorkerState* WorkerBySession(SessionId session);
-  ServerState* ServerBySession(SessionId session);
+  ServerState* ServerBySession(SessionId session);  // also those that are in no layout
+  bool InLayout(const ServerState& server) const {
+    return &server >= servers.data() && &server < servers.data() + servers.size();
+  }
+  ServerIndex PlaceOf(const ServerState& server) const {
+    return ServerIndex(static_cast<std::uint32_t>(&server - servers.data()));
+  }
   std::string MissingMembers() const;
   Waiting WaitingNow() const;
+
+  // --- layout_change.cc
+  void TakeUpLayout();
+  void NextLayout();
+  void SeatServers();
+  std::optional<std::vector<Incarnation>> WantedLayout() const;
+  void ChangeLayout();
+  void SendPrepare(const ServerState& server);
+  void OnPrepared(const ServerState& server, const Prepared& prepared);
+  void SwitchLayout();
+  void AbandonMove(const std::string& reason);
+  void OnServerLeave(ServerState& server, const Leave& leave);
+  void LetServerGo(ServerState server);
+  void EndSpare(Incarnation incarnation, const std::string& reason, bool orderly);
+  ServerState* FindServer(Incarnation incarnation);
+  ServerState* FindServer(const std::string& name);
+  OrderReply OnDrainServer(const std::string& name);
+  OrderReply OnScale(std::uint32_t count);
 
   // --- recovery.cc
   void OpenTerm(std::int64_t unix_ms);
@@ -212,6 +248,7 @@ struct Chief::Impl {
   void ManifestWritten(Version version, const absl::Status& status);
   void OnEvalReport(const EvalReport& report);
   void BeginEnd(std::string status, std::string reason);
+  void Stop(const std::string& reason);
   void TakeFinalCheckpoint();
   void AfterFinalCheckpoint();
   void Finish();
@@ -267,7 +304,18 @@ struct Chief::Impl {
   std::optional<TimePoint> last_commit_at;
 
   // --- members
-  std::vector<ServerState> servers;
+  std::vector<ServerState> servers;  // of the layout, in its order
+  std::vector<ServerState> spares;   // joined, and in no layout
+  LayoutNumber layout, newest_layout;  // that rules; that was ever prepared
+  bool had_layout = false;             // servers hold parameters, or held them before this chief
+  TimePoint replace_until = kNever;    // so long a lost server is waited for
+  std::optional<std::uint32_t> target_servers;  // as ordered, until it is so
+  std::optional<LayoutMove> move;
+  bool layout_wanted = false;          // another one
+  bool layout_due = false;             // nothing binds until it is there
+  bool switching = false;              // the servers have been told of the new layout, and not all have answered
+  TimePoint next_move{};               // not before
+  std::optional<std::string> stop_wanted;  // while the layout changes
   std::map<Incarnation, WorkerState> workers;
   std::set<SessionId> evaluators;
   bool evaluator_seen = false;

@@ -21,7 +21,15 @@ std::string Chief::Impl::WaitingFor() const {
       if (AdmittedCount() < least) {
         return absl::StrCat("workers: ", AdmittedCount(), " of at least ", least, " are here");
       }
-      return "";
+      std::string names;
+      for (const auto* list : {&servers, &spares}) {
+        for (const ServerState& server : *list) {
+          const bool awaited = move && !move->prepared.contains(server.incarnation) &&
+                               std::count(move->members.begin(), move->members.end(), server.incarnation) > 0;
+          if (awaited) absl::StrAppend(&names, names.empty() ? "" : ", ", server.name, "'s new stripes");
+        }
+      }
+      return names;
     }
     case Phase::kEnding: {
       if (!checkpoint) return "the last checkpoint";
@@ -115,17 +123,22 @@ std::string Chief::Impl::StatusJson(TimePoint at) const {
     for (const auto& [name, value] : last_eval->metrics) metrics[name] = value;
     json["eval"] = {{"checkpoint", CheckpointName(last_eval->version)}, {"metrics", metrics}};
   }
-  json["servers"] = Json::array();
-  for (const ServerState& server : servers) {
-    json["servers"].push_back({{"name", server.name},
-                               {"address", server.address},
-                               {"incarnation", server.incarnation.value()},
-                               {"connected", server.session != SessionId{}},
-                               {"applied", server.applied.value()},
-                               {"owned_bytes", server.owned_floats * 4},
-                               {"lease_seconds_left", LeaseLeft(leases, server.incarnation, at)},
-                               {"state", server.state},
-                               {"state_seconds", SecondsSince(server.state_since, at)}});
+  json["layout"] = layout.value();
+  json["servers_wanted"] = target_servers ? Json(*target_servers) : Json(nullptr);
+  for (const auto& [key, list] : {std::pair("servers", &servers), std::pair("spare_servers", &spares)}) {
+    json[key] = Json::array();
+    for (const ServerState& server : *list) {
+      json[key].push_back({{"name", server.name},
+                           {"address", server.address},
+                           {"incarnation", server.incarnation.value()},
+                           {"connected", server.session != SessionId{}},
+                           {"leaving", server.leaving},
+                           {"applied", server.applied.value()},
+                           {"owned_bytes", server.owned_floats * 4},
+                           {"lease_seconds_left", LeaseLeft(leases, server.incarnation, at)},
+                           {"state", server.state},
+                           {"state_seconds", SecondsSince(server.state_since, at)}});
+    }
   }
   json["workers"] = Json::array();
   for (const auto& [incarnation, worker] : workers) {

@@ -76,8 +76,8 @@ void Chief::Impl::StartCheckpoint() {
   checkpoint->parts.resize(servers.size());
   const Version at = checkpoint->manifest.version;
   for (std::uint32_t i = 0; i < servers.size(); ++i) {
-    Send(servers[i].session,
-         Snapshot{at, CheckpointFolder(options.model_dir, at), PartFileName(ServerIndex(i), options.servers)});
+    Send(servers[i].session, Snapshot{at, CheckpointFolder(options.model_dir, at),
+                                      PartFileName(ServerIndex(i), static_cast<std::uint32_t>(servers.size()))});
   }
 }
 
@@ -91,10 +91,10 @@ Manifest Chief::Impl::FreezeManifest() const {
   manifest.seed = options.experiment.train.seed;
   manifest.tensors = tensors;
   manifest.optimizer = options.experiment.train.optimizer;
-  auto layout = ParameterLayout::Create(tensors, options.experiment.train.bucket_bytes, options.servers);
-  EK_CHECK(layout.ok());
-  manifest.parameter_floats = layout->parameter_floats();
-  manifest.total_floats = layout->total_floats();
+  const auto division = ParameterLayout::Create(tensors, options.experiment.train.bucket_bytes, 1);
+  EK_CHECK(division.ok());
+  manifest.parameter_floats = division->parameter_floats();
+  manifest.total_floats = division->total_floats();
   manifest.data_fingerprint = data_fingerprint;
   manifest.data_statistics_json = data_statistics_json;
   manifest.samples_trained = samples_trained;
@@ -143,7 +143,7 @@ void Chief::Impl::ManifestWritten(Version at, const absl::Status& status) {
   SendToServers(CheckpointDurable{at, durable->final});
   for (SessionId session : evaluators) Send(session, CheckpointDurable{at, durable->final});
   Say(absl::StrCat("checkpoint ", CheckpointName(at), " is complete"));
-  if (checkpoint_due && phase == Phase::kRunning) StartCheckpoint();
+  if (checkpoint_due && phase == Phase::kRunning && !layout_wanted) StartCheckpoint();
 }
 
 // --- scores ---------------------------------------------------------------------------------------------------------
@@ -163,7 +163,13 @@ void Chief::Impl::OnEvalReport(const EvalReport& report) {
 
 // --- the end --------------------------------------------------------------------------------------------------------
 
+void Chief::Impl::Stop(const std::string& reason) {
+  BeginEnd("stopped", reason);
+  phase_deadline = now + options.experiment.membership.drain;
+}
+
 void Chief::Impl::BeginEnd(std::string status, std::string reason) {
+  AbandonMove("the job ends");
   phase = Phase::kEnding;
   phase_deadline = now + options.experiment.membership.ps_timeout;
   end_status = std::move(status);
@@ -218,6 +224,7 @@ void Chief::Impl::EndJob(absl::Status status) {
       status.ok() ? LogLevel::kInfo : LogLevel::kError);
   const JobEnd end{status.ok(), end_status, end_reason};
   for (const ServerState& server : servers) Send(server.session, end);
+  for (const ServerState& spare : spares) Send(spare.session, end);
   for (const auto& [incarnation, worker] : workers) Send(worker.session, end);
   for (const auto& [session, join] : waiting) Send(session, end);
   for (SessionId session : evaluators) Send(session, end);

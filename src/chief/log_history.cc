@@ -39,7 +39,7 @@ void LogHistory::Add(const LogRecord& record) {
                    Raise(last_generation, record.generation);
                    generation = record.generation;
                    for (const ServerAddress& server : record.servers) Raise(last_incarnation, server.incarnation);
-                   layout = record;
+                   layout = last_layout = record;
                  },
                  [this](const RollbackRecord& rollback) {
                    Raise(last_generation, rollback.generation);
@@ -69,7 +69,7 @@ void LogHistory::Add(const LogRecord& record) {
                    generation = segment.generation;
                    rollbacks = segment.rollbacks;
                    layout.reset();
-                   if (!segment.layout.servers.empty()) layout = segment.layout;
+                   if (!segment.layout.servers.empty()) layout = last_layout = segment.layout;
                    membership_epoch = segment.membership_epoch;
                    members.clear();
                    for (std::size_t i = 0; i < segment.members.size(); ++i) {

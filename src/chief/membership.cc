@@ -17,8 +17,11 @@ WorkerState* Chief::Impl::WorkerBySession(SessionId session) {
 }
 
 ServerState* Chief::Impl::ServerBySession(SessionId session) {
-  for (ServerState& server : servers) {
-    if (server.session == session && session != SessionId{}) return &server;
+  if (session == SessionId{}) return nullptr;
+  for (auto* list : {&servers, &spares}) {
+    for (ServerState& server : *list) {
+      if (server.session == session) return &server;
+    }
   }
   return nullptr;
 }
@@ -93,37 +96,47 @@ void Chief::Impl::OnJoin(SessionId session, Join& join) {
   OnWorkerJoin(session, join);
 }
 
+// A server is known by its name; one that has no place in the layout stands by.
 void Chief::Impl::OnServerJoin(SessionId session, Join& join) {
-  const auto index = static_cast<std::size_t>(join.index);
-  if (join.index < 0 || index >= servers.size()) {
-    return RefuseSession(session, RefuseReason::kMalformed,
-                         absl::StrCat(join.name, ": the cluster has ", servers.size(), " servers"), true);
-  }
-  ServerState& server = servers[index];
-  if (server.incarnation != Incarnation{} && server.nonce == join.nonce) {
-    server.session = session;
+  ServerState* server = FindServer(join.name);
+  if (server != nullptr && server->incarnation != Incarnation{} && server->nonce == join.nonce) {
+    server->session = session;
     if (join.holding.decided.generation == generation) {
-      server.applied = std::max(server.applied, join.holding.applied);
+      server->applied = std::max(server->applied, join.holding.applied);
     }
-    return ResumeServerSession(server);
+    return ResumeServerSession(*server);
   }
-  if (server.incarnation != Incarnation{}) LoseServer(server, "a newer process took its name");
+  if (server != nullptr && server->incarnation != Incarnation{}) {
+    const std::string reason = "a newer process took its name";
+    InLayout(*server) ? LoseServer(*server, reason) : EndSpare(server->incarnation, reason, false);
+    server = FindServer(join.name);
+  }
   if (phase == Phase::kEnded) return Send(session, JobEnd{end_status != "failed", end_status, end_reason});
+  if (server == nullptr) {
+    if (spares.size() >= kMaxSpareServers) {
+      return RefuseSession(session, RefuseReason::kRetry,
+                           absl::StrCat(join.name, ": ", spares.size(), " servers without a place are here already"),
+                           false);
+    }
+    server = &spares.emplace_back();
+    server->name = join.name;
+  }
   last_incarnation = last_incarnation.Next();
-  server.address = join.address;
-  server.nonce = join.nonce;
-  server.incarnation = last_incarnation;
-  server.session = session;
-  server.holding = join.holding;
-  server.state = "joined";
-  leases.Grant(server.incarnation, now);
-  Say(absl::StrCat(server.name, " joined at ", server.address));
-  ResumeServerSession(server);
+  server->address = join.address;
+  server->nonce = join.nonce;
+  server->incarnation = last_incarnation;
+  server->session = session;
+  server->holding = join.holding;
+  server->lost = false;
+  server->state = "joined";
+  leases.Grant(server->incarnation, now);
+  const std::string stands_by =
+      InLayout(*server) ? "" : absl::StrCat(" and stands by: ", servers.size(), " servers have the places");
+  Say(absl::StrCat(server->name, " joined at ", server->address, stands_by));
+  ResumeServerSession(*server);
 }
 
-// (Re)tells a server everything that it must know; all of it is idempotent.
-void Chief::Impl::ResumeServerSession(ServerState& server) {
-  leases.Renew(server.incarnation, now);
+void Chief::Impl::WelcomeServer(const ServerState& server) {
   Send(server.session, Welcome{server.incarnation,
                                job_id,
                                options.experiment.canonical_json,
@@ -133,20 +146,37 @@ void Chief::Impl::ResumeServerSession(ServerState& server) {
                                {},
                                0,
                                0});
-  if (phase == Phase::kGathering) return;
+}
+
+// (Re)tells a server everything that it must know; all of it is idempotent.
+void Chief::Impl::ResumeServerSession(ServerState& server) {
+  leases.Renew(server.incarnation, now);
+  WelcomeServer(server);
+  if (InLayout(server)) {
+    if (phase != Phase::kGathering) BringUpServer(server);
+  } else if (server.leaving) {
+    Send(server.session, LeaveNow{"its stripes are with others"});
+  }
+  if (move) SendPrepare(server);
+}
+
+void Chief::Impl::BringUpServer(ServerState& server) {
   if (phase == Phase::kReading) {
     if (server.holding.decided == reading) Send(server.session, ReadDecisions{version()});
     return;
   }
+  const ServerIndex place = PlaceOf(server);
+  const auto count = static_cast<std::uint32_t>(servers.size());
   Members members;
   members.epoch = membership_epoch;
   members.full = true;
   for (const auto& [incarnation, worker] : workers) members.admitted.push_back({incarnation, worker.name});
-  if (!server.configured && !continuing) {
-    const auto index = ServerIndex(static_cast<std::uint32_t>(&server - servers.data()));
+  if (!server.configured && switching) {
+    Send(server.session, Switch{version()});
+  } else if (!server.configured && !continuing) {
     Configure configure;
-    configure.server = index;
-    configure.servers = options.servers;
+    configure.server = place;
+    configure.servers = count;
     configure.tensors = tensors;
     configure.bucket_bytes = options.experiment.train.bucket_bytes;
     configure.optimizer = options.experiment.train.optimizer;
@@ -161,13 +191,11 @@ void Chief::Impl::ResumeServerSession(ServerState& server) {
   for (const auto& [number, set] : sets) {
     if (set.seal_sent) Send(server.session, Seal{number, set.attempt, set.updates});
   }
-  const auto index = static_cast<std::size_t>(&server - servers.data());
   auto send_snapshot = [&] {
     const Version at = checkpoint->manifest.version;
-    Send(server.session, Snapshot{at, CheckpointFolder(options.model_dir, at),
-                                  PartFileName(ServerIndex(static_cast<std::uint32_t>(index)), options.servers)});
+    Send(server.session, Snapshot{at, CheckpointFolder(options.model_dir, at), PartFileName(place, count)});
   };
-  const bool snapshot = checkpoint && !checkpoint->parts[index];
+  const bool snapshot = checkpoint && !checkpoint->parts[place.value()];
   if (snapshot && checkpoint->manifest.version.commit <= server.applied) send_snapshot();
   for (const Decision& decision : unapplied) {
     if (decision.version.commit <= server.applied) continue;
@@ -179,9 +207,10 @@ void Chief::Impl::ResumeServerSession(ServerState& server) {
 
 bool Chief::Impl::AdoptOrCompareModel(SessionId session, const Join& join) {
   if (tensors.empty()) {
-    auto layout = ParameterLayout::Create(join.tensors, options.experiment.train.bucket_bytes, options.servers);
-    if (!layout.ok()) {
-      RefuseSession(session, RefuseReason::kMalformed, std::string(layout.status().message()), true);
+    auto described = ParameterLayout::Create(join.tensors, options.experiment.train.bucket_bytes,
+                                             static_cast<std::uint32_t>(servers.size()));
+    if (!described.ok()) {
+      RefuseSession(session, RefuseReason::kMalformed, std::string(described.status().message()), true);
       return false;
     }
     if (join.samples < 1) {
@@ -192,8 +221,8 @@ bool Chief::Impl::AdoptOrCompareModel(SessionId session, const Join& join) {
     samples = join.samples;
     data_fingerprint = join.data_fingerprint;
     data_statistics_json = join.data_statistics_json;
-    Say(absl::StrCat(join.name, " describes the model: ", tensors.size(), " tensors, ", layout->parameter_floats(),
-                     " floats in ", layout->buckets().size(), " buckets; ", samples, " training samples"));
+    Say(absl::StrCat(join.name, " describes the model: ", tensors.size(), " tensors, ", described->parameter_floats(),
+                     " floats in ", described->buckets().size(), " buckets; ", samples, " training samples"));
     return CheckResume();
   }
   if (join.tensors != tensors) {
@@ -332,7 +361,7 @@ void Chief::Impl::WelcomeWorker(const WorkerState& worker) {
                   tensors,
                   options.experiment.train.bucket_bytes,
                   options.experiment.train.seed};
-  for (const ServerState& server : servers) welcome.servers.push_back({server.address, server.incarnation});
+  welcome.servers = ServerAddresses();
   Send(worker.session, std::move(welcome));
 }
 
@@ -354,10 +383,10 @@ void Chief::Impl::ResumeWorkerSession(WorkerState& worker) {
   }
 }
 
-LayoutRecord Chief::Impl::CurrentLayout() const {
-  LayoutRecord record{LayoutNumber(1), generation, {}};
-  for (const ServerState& server : servers) record.servers.push_back({server.address, server.incarnation});
-  return record;
+std::vector<ServerAddress> Chief::Impl::ServerAddresses() const {
+  std::vector<ServerAddress> addresses;
+  for (const ServerState& server : servers) addresses.push_back({server.address, server.incarnation, server.name});
+  return addresses;
 }
 
 void Chief::Impl::ConfigureServers() {
@@ -367,10 +396,12 @@ void Chief::Impl::ConfigureServers() {
   }
   phase = Phase::kConfiguring;
   phase_deadline = now + options.experiment.membership.ps_timeout;
-  AppendLog(CurrentLayout());
+  AppendLog(LayoutRecord{layout, generation, ServerAddresses()});
+  had_layout = true;
   for (ServerState& server : servers) {
     server.applied = options.resume ? options.resume->version.commit : CommitNumber(0);
-    ResumeServerSession(server);
+    WelcomeServer(server);
+    BringUpServer(server);
   }
 }
 
@@ -384,15 +415,16 @@ void Chief::Impl::LoseServer(ServerState& server, const std::string& reason) {
   const std::string name = server.name;
   server = ServerState{};
   server.name = name;
+  server.lost = had_layout;
+  replace_until = now + options.experiment.membership.ps_replacement_timeout;
   // The last checkpoint is complete: the parameters are not needed any more.
   if (phase == Phase::kGathering || phase == Phase::kFinalScore || phase == Phase::kEnded) return;
   RollBack(absl::StrCat(name, " is lost"));
 }
 
-void Chief::Impl::OnConfigured(const Configured& configured) {
-  if (configured.server.value() >= servers.size() || phase != Phase::kConfiguring) return;
-  if (configured.version.generation != generation) return;
-  ServerState& server = servers[configured.server.value()];
+void Chief::Impl::OnConfigured(ServerState& server, const Envelope& envelope, const Configured& configured) {
+  if (configured.server != PlaceOf(server) || phase != Phase::kConfiguring) return;
+  if (configured.version.generation != generation || envelope.layout != layout) return;
   if (server.configured) return;
   server.configured = true;
   server.owned_floats = configured.owned_floats;
@@ -405,8 +437,13 @@ void Chief::Impl::OnConfigured(const Configured& configured) {
   phase = Phase::kRunning;
   phase_deadline = first_grant_done ? kNever : now + options.experiment.membership.join_timeout;
   Say(absl::StrCat("all ", servers.size(), " servers hold version ", ToString(version())));
-  if (!durable) StartCheckpoint();
-  if (std::exchange(continuing, false) && checkpoint_due && !training_complete()) StartCheckpoint();
+  const bool went_on = continuing || switching;
+  continuing = switching = false;
+  if (stop_wanted) {
+    Stop(*std::exchange(stop_wanted, std::nullopt));
+  } else if (!durable || (went_on && checkpoint_due && !training_complete())) {
+    StartCheckpoint();
+  }
   // Servers may have other addresses now.
   for (auto& [incarnation, worker] : workers) {
     if (worker.session != SessionId{}) ResumeWorkerSession(worker);
@@ -471,11 +508,8 @@ OrderReply Chief::Impl::OnDrain(const std::string& name) {
     return {true, absl::StrCat(name, worker.bound ? " finishes its update and leaves" : " leaves"), false};
   }
   for (const ServerState& server : servers) names.push_back(server.name);
+  for (const ServerState& spare : spares) names.push_back(spare.name);
   return {false, absl::StrCat("there is no member '", name, "'; there are ", absl::StrJoin(names, ", ")), true};
-}
-
-OrderReply Chief::Impl::OnDrainServer(const std::string& name) {
-  return {false, absl::StrCat(name, ": a server's stripes cannot be moved yet"), false};
 }
 
 // What workers are told while the job stands still.

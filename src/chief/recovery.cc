@@ -16,7 +16,7 @@ void Chief::Impl::OpenTerm(std::int64_t unix_ms) {
   const bool fresh = log.generation == Generation{};
   samples_rolled_back = std::max<std::int64_t>(0, log.samples_committed - (newest ? newest->samples_trained : 0));
   // A line is what one generation holds after the checkpoint that it began with, or made.
-  recovering = newest && log.layout && log.layout->servers.size() == servers.size() &&
+  recovering = newest && log.layout && log.layout->layout == layout &&
                (newest->version.generation == log.generation ||
                 (!log.rollbacks.empty() && log.rollbacks.back().checkpoint == newest->version));
   AppendLog(term);
@@ -94,7 +94,7 @@ void Chief::Impl::TakeUpServers() {
   Version newest = version();
   for (std::uint32_t i = 0; i < servers.size(); ++i) {
     const Holding& holding = servers[i].holding;
-    const bool fits = holding.layout == log.layout->layout && holding.servers == servers.size() &&
+    const bool fits = holding.layout == layout && holding.servers == servers.size() &&
                       holding.server == ServerIndex(i) && holding.decided.generation == generation &&
                       holding.decided.commit >= durable->version.commit;
     if (!fits) return RollBack(absl::StrCat(servers[i].name, " does not hold what the log goes on from"));
@@ -154,7 +154,8 @@ void Chief::Impl::ContinueServers() {
   recovering = false;
   continuing = true;
   first_grant_done = !workers.empty();
-  AppendLog(CurrentLayout());
+  AppendLog(LayoutRecord{layout, generation, ServerAddresses()});
+  had_layout = true;
   CommitNumber slowest = commit;
   for (ServerState& server : servers) {
     server.applied = std::max(server.applied, server.holding.applied);
@@ -170,6 +171,12 @@ void Chief::Impl::ContinueServers() {
 // All servers, survivors too, go back to the last checkpoint in a new generation, parameters and ledger together;
 // whatever belonged to the old one is void. Workers live on.
 void Chief::Impl::RollBack(const std::string& reason) {
+  AbandonMove(reason);
+  switching = false;
+  if (stop_wanted) {
+    end_status = "stopped";
+    end_reason = *std::exchange(stop_wanted, std::nullopt);
+  }
   if (end_status == "stopped") {
     end_reason = absl::StrCat(end_reason, "; ", reason, " before the last checkpoint was complete");
     return EndJob(absl::OkStatus());
@@ -202,6 +209,7 @@ void Chief::Impl::RollBack(const std::string& reason) {
   // A server may have lived through rollbacks that the log has lost.
   for (const ServerState& server : servers) {
     generation = std::max(generation, server.holding.decided.generation.Next());
+    newest_layout = std::max(newest_layout, server.holding.layout);
   }
   options.resume = durable;
   if (durable) {
@@ -219,6 +227,7 @@ void Chief::Impl::RollBack(const std::string& reason) {
   for (ServerState& server : servers) server.configured = false;
   phase = Phase::kGathering;
   phase_deadline = now + options.experiment.membership.ps_timeout;
+  replace_until = now + options.experiment.membership.ps_replacement_timeout;
   Say(absl::StrCat(reason, ": back to ", durable ? CheckpointName(durable->version) : "the start", ", ",
                    trained - samples_trained, " samples are trained again"),
       LogLevel::kWarning);

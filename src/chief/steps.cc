@@ -242,7 +242,7 @@ void Chief::Impl::Commit(SetNumber number) {
   }
   actions.push_back(CommitMetricsAction{std::move(row)});
   NoteCheckpointDue(ledger->completed_epochs() > completed_before);
-  if (checkpoint_due && !checkpoint && !training_complete()) StartCheckpoint();
+  if (checkpoint_due && !checkpoint && !layout_wanted && !training_complete()) StartCheckpoint();
 }
 
 // --- granting -------------------------------------------------------------------------------------------------------
@@ -302,6 +302,7 @@ void Chief::Impl::ReleaseProvisional() {
 }
 
 bool Chief::Impl::MayBindMore() const {
+  if (layout_due) return false;
   if (unapplied.size() >= kMaxUnappliedDecisions) return false;
   const std::int64_t max_commits = options.experiment.train.max_commits;
   return max_commits == 0 || static_cast<std::int64_t>(commit.value() + sets.size()) < max_commits;

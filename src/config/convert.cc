@@ -344,6 +344,9 @@ MembershipConfig ToMembership(const config::Membership& membership) {
   out.join_timeout = Milliseconds(membership.join_timeout_ms());
   out.chief_timeout = Milliseconds(membership.chief_timeout_ms());
   out.ps_timeout = Milliseconds(membership.ps_timeout_ms());
+  out.ps_replacement_timeout = membership.ps_replacement_timeout_ms() > 0
+                                   ? Milliseconds(membership.ps_replacement_timeout_ms())
+                                   : out.ps_timeout / 2;
   out.drain = Milliseconds(membership.drain_ms());
   out.ticket_deadline_factor = membership.ticket_deadline_factor();
   out.ticket_deadline_floor = Milliseconds(membership.ticket_deadline_floor_ms());

@@ -293,6 +293,11 @@ absl::Status CompleteRest(config::Experiment& experiment) {
                    Concat(membership.workers_max(), " is out of range; allowed: at least workers_min, ",
                           membership.workers_min()));
   }
+  if (membership.ps_replacement_timeout_ms() >= membership.ps_timeout_ms()) {
+    return Invalid("membership.ps_replacement_timeout_ms",
+                   Concat(membership.ps_replacement_timeout_ms(), " is out of range; allowed: below ps_timeout_ms, ",
+                          membership.ps_timeout_ms()));
+  }
   if (membership.renew_ms() >= membership.lease_ms()) {
     return Invalid("membership.renew_ms",
                    Concat(membership.renew_ms(), " is out of range; allowed: below lease_ms, ", membership.lease_ms()));

@@ -11,6 +11,7 @@
   X(StatusRequest, status_request)         \
   X(ExperimentRequest, experiment_request) \
   X(Drain, drain)                          \
+  X(Scale, scale)                          \
   X(Welcome, welcome)                      \
   X(Admitted, admitted)                    \
   X(Waiting, waiting)                      \
@@ -27,12 +28,16 @@
   X(Configure, configure)                  \
   X(Continue, continue_)                   \
   X(ReadDecisions, read_decisions)         \
+  X(Prepare, prepare)                      \
+  X(Abandon, abandon)                      \
+  X(Switch, switch_)                       \
   X(Members, members)                      \
   X(Seal, seal)                            \
   X(Drop, drop)                            \
   X(Decision, decision)                    \
   X(Snapshot, snapshot)                    \
   X(Configured, configured)                \
+  X(Prepared, prepared)                    \
   X(KeptDecisions, kept_decisions)         \
   X(MembersAck, members_ack)               \
   X(Staged, staged)                        \
@@ -44,4 +49,6 @@
   X(Stage, stage)                          \
   X(StageAck, stage_ack)                   \
   X(Pull, pull)                            \
-  X(PullData, pull_data)
+  X(PullData, pull_data)                   \
+  X(Fetch, fetch)                          \
+  X(FetchData, fetch_data)

@@ -158,6 +158,7 @@ template <class D>
 void Map(D& d, In<D, ServerAddress> m, Out<D, pb::ServerAddress> p) {
   EK_VALUE(address);
   EK_VALUE(incarnation);
+  EK_VALUE(name);
 }
 
 // Checks what a RangeList promises.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <variant>
 
@@ -230,8 +231,10 @@ void MemberSession::State::OnMessage(std::uint64_t from, Message message) {
     const bool same_term = message.envelope.term == envelope.term;
     if (same_term || std::holds_alternative<Welcome>(message.body)) {
       envelope.term = message.envelope.term;
-      envelope.generation = std::max(envelope.generation, message.envelope.generation);
-      envelope.layout = std::max(envelope.layout, message.envelope.layout);
+      // A generation numbers its layouts by a log that may have lost the end of the one before.
+      std::tie(envelope.generation, envelope.layout) =
+          std::max(std::pair(envelope.generation, envelope.layout),
+                   std::pair(message.envelope.generation, message.envelope.layout));
       if (!same_term) envelope.membership_epoch = MembershipEpoch{};
       envelope.membership_epoch = std::max(envelope.membership_epoch, message.envelope.membership_epoch);
     }

@@ -199,6 +199,10 @@ void Map(D& d, In<D, Drain> m, Out<D, pb::Drain> p) {
   EK_VALUE(name);
 }
 template <class D>
+void Map(D& d, In<D, Scale> m, Out<D, pb::Scale> p) {
+  EK_VALUE(servers);
+}
+template <class D>
 void Map(D& d, In<D, Welcome> m, Out<D, pb::Welcome> p) {
   EK_VALUE(incarnation);
   EK_VALUE(job_id);
@@ -295,6 +299,30 @@ void Map(D& d, In<D, Configure> m, Out<D, pb::Configure> p) {
 template <class D>
 void Map(D& d, In<D, Continue> m, Out<D, pb::Continue> p) {
   EK_MESSAGE(version);
+}
+template <class D>
+void Map(D& d, In<D, Prepare> m, Out<D, pb::Prepare> p) {
+  EK_VALUE(layout);
+  EK_VALUE(server);
+  EK_VALUE(servers);
+  EK_LIST(tensors);
+  EK_VALUE(bucket_bytes);
+  EK_MESSAGE(optimizer);
+  EK_LIST(sources);
+  EK_MESSAGE(version);
+}
+template <class D>
+void Map(D& d, In<D, Abandon> m, Out<D, pb::Abandon> p) {
+  EK_VALUE(layout);
+}
+template <class D>
+void Map(D& d, In<D, Switch> m, Out<D, pb::Switch> p) {
+  EK_MESSAGE(version);
+}
+template <class D>
+void Map(D& d, In<D, Prepared> m, Out<D, pb::Prepared> p) {
+  EK_VALUE(layout);
+  EK_VALUE(error);
 }
 template <class D>
 void Map(D& d, In<D, ReadDecisions> m, Out<D, pb::ReadDecisions> p) {
@@ -407,6 +435,19 @@ void Map(D& d, In<D, PullData> m, Out<D, pb::PullData> p) {
   EK_VALUE(request);
   EK_MESSAGE(version);
   EK_VALUE(bucket);
+}
+
+template <class D>
+void Map(D& d, In<D, Fetch> m, Out<D, pb::Fetch> p) {
+  EK_VALUE(request);
+  EK_MESSAGE(version);
+  EK_VALUE(array);
+  EK_LIST(ranges);
+}
+template <class D>
+void Map(D& d, In<D, FetchData> m, Out<D, pb::FetchData> p) {
+  EK_VALUE(request);
+  EK_MESSAGE(version);
 }
 
 }  // namespace wire

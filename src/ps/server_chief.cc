@@ -38,6 +38,12 @@ Actions Server::OnChiefMessage(const Message& message, TimePoint now) {
                  [&](const Welcome& body) { OnWelcome(envelope, body); },
                  [&](const Refuse& body) { OnRefuse(body); },
                  [&](const Configure& body) { OnConfigure(envelope, body); },
+                 [&](const Prepare& body) { OnPrepare(envelope, body); },
+                 [&](const Abandon& body) {
+                   if (prepared_ && prepared_->layout == body.layout) DropPreparation();
+                 },
+                 [&](const Switch& body) { OnSwitch(envelope, body); },
+                 [&](const LeaveNow& body) { OnLeaveNow(body); },
                  [&](const Continue& body) { here([&] { OnContinue(body); }); },
                  [&](const ReadDecisions& body) { here([&] { OnReadDecisions(body); }); },
                  [&](const Members& body) { OnMembers(body); },
@@ -98,6 +104,7 @@ void Server::StartTerm(Term term) {
         absl::StrCat("obeys term ", term.value(), "; what was undecided under term ", term_.value(), " is void"));
   }
   term_ = term;
+  DropPreparation();
   // A new chief numbers incarnations and memberships by its log, which may have lost its end: it may give a number
   // again, so all that is known of workers is void until it has named the living.
   members_epoch_ = MembershipEpoch();
@@ -183,6 +190,7 @@ void Server::OnWelcome(const Envelope& envelope, const Welcome& welcome) {
                                       incarnation_.value(), ", term ", term_.value()));
   }
   if (again) Resend();
+  if (!leave_asked_.empty()) ToChief(Leave{leave_asked_, true});
 }
 
 void Server::OnWaiting(const Waiting& waiting) {
@@ -236,17 +244,11 @@ void Server::OnConfigure(const Envelope& envelope, const Configure& configure) {
     Fail(Annotate(layout.status(), "[ps] the chief's layout"));
     return;
   }
+  DropPreparation();
   ResetPlace();
-  generation_ = envelope.generation;
-  layout_number_ = envelope.layout;
-  place_term_ = term_;
-  start_version_ = configure.version;
-  place_ = Place{std::make_shared<const ParameterLayout>(*std::move(layout)), configure.server, configure.optimizer};
-  for (size_t bucket = 0; bucket < place_.layout->buckets().size(); ++bucket) {
-    std::int64_t floats = place_.layout->StripeOf(static_cast<int>(bucket), place_.server).size();
-    stripe_bytes_.push_back(floats * static_cast<std::int64_t>(sizeof(float)));
-    if (floats > 0) ++stripes_;
-  }
+  SetPlace(envelope,
+           Place{std::make_shared<const ParameterLayout>(*std::move(layout)), configure.server, configure.optimizer},
+           configure.version);
   const std::int64_t owned = place_.layout->ServerFloats(place_.server);
   const std::string seat = absl::StrCat("place ", configure.server.value(), " of ", configure.servers, ", layout ",
                                         layout_number_.value(), ", generation ", generation_.value());
@@ -262,6 +264,19 @@ void Server::OnConfigure(const Envelope& envelope, const Configure& configure) {
     actions_.push_back(Restore{place_, configure.model_dir, configure.checkpoint, configure.version});
   } else {
     actions_.push_back(Initialise{place_, configure.seed, configure.version});
+  }
+}
+
+void Server::SetPlace(const Envelope& envelope, Place place, Version version) {
+  generation_ = envelope.generation;
+  layout_number_ = envelope.layout;
+  place_term_ = term_;
+  start_version_ = version;
+  place_ = std::move(place);
+  for (size_t bucket = 0; bucket < place_.layout->buckets().size(); ++bucket) {
+    std::int64_t floats = place_.layout->StripeOf(static_cast<int>(bucket), place_.server).size();
+    stripe_bytes_.push_back(floats * static_cast<std::int64_t>(sizeof(float)));
+    if (floats > 0) ++stripes_;
   }
 }
 

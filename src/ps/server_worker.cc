@@ -67,6 +67,8 @@ Actions Server::OnWorkerMessage(SessionId session, const Message& message, TimeP
     OnHello(session, message.envelope, *hello);
   } else if (const auto* pull = std::get_if<Pull>(&message.body)) {
     OnPull(session, message.envelope, *pull, now);
+  } else if (const auto* fetch = std::get_if<Fetch>(&message.body)) {
+    OnFetch(session, message.envelope, *fetch);
   } else {
     RefuseWorker(session, RefuseReason::kMalformed,
                  absl::StrCat(NameOf(message.body), " is not for a parameter server"));

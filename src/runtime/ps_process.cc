@@ -306,7 +306,8 @@ void PsProcess::Step() {
     if (result_) return actions;
     if (stop_requested_ && stop_at_ == kNever) {
       stop_at_ = joined_ ? now + options_.stop_grace : now;
-      actions.push_back(ps::LogLine{LogLevel::kInfo, "told to stop; waits a moment for the job's end"});
+      actions = server_.AskToLeave("told to stop", now);
+      actions.push_back(ps::LogLine{LogLevel::kInfo, "told to stop; waits for its stripes to move, or the job's end"});
     }
     if (now >= stop_at_) {
       if (joined_) {
@@ -372,6 +373,7 @@ void PsProcess::Shutdown() {
   }
   apply_thread_.join();
   snapshot_thread_.join();
+  Forget(0);
   std::shared_ptr<Stream> chief;
   {
     MutexLock lock(mutex_);

@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -21,6 +22,7 @@
 #include "evenkeel/ps/server.h"
 #include "evenkeel/ps/shard.h"
 #include "evenkeel/runtime/ps_runner.h"
+#include "runtime/state_fetch.h"
 
 namespace evenkeel {
 
@@ -37,10 +39,17 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
 
  private:
   using Work = std::variant<ps::Initialise, ps::Restore, ps::AllocateSlot, ps::ComputeNorms, ps::ApplyDecision,
-                            ps::StartSnapshot>;
+                            ps::StartSnapshot, ps::PreparePlace, ps::DropPrepared, ps::AdoptPrepared, ps::ServeFetch>;
   struct SnapshotJob {
     std::shared_ptr<ps::Shard> shard;  // outlives a change of place
     Snapshot snapshot;
+  };
+
+  // For a layout to come.
+  struct Prepared {
+    std::uint64_t number = 0;
+    std::shared_ptr<ps::Shard> shard;
+    std::shared_ptr<StateFetch> fetch;
   };
 
   // Feeds an event (called under the mutex, returns actions) and carries the actions out.
@@ -77,6 +86,13 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   void Run(const ps::ComputeNorms& work) ABSL_LOCKS_EXCLUDED(mutex_);
   void Run(const ps::ApplyDecision& work) ABSL_LOCKS_EXCLUDED(mutex_);
   void Run(const ps::StartSnapshot& work) ABSL_LOCKS_EXCLUDED(mutex_);
+  // ps_process_move.cc
+  void Run(const ps::PreparePlace& work) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run(const ps::DropPrepared& work) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run(const ps::AdoptPrepared& work) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run(const ps::ServeFetch& work) ABSL_LOCKS_EXCLUDED(mutex_);
+  static absl::Status CopyOwn(const ps::Shard& from, ps::Shard& to, const std::vector<ps::Shard::MovePiece>& pieces);
+  void Forget(std::uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);  // what was prepared; 0: whatever it is
   std::shared_ptr<ps::Shard> shard() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::shared_ptr<ps::Shard>> NewShard(const ps::Place& place) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -104,6 +120,7 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   TimePoint stop_at_ ABSL_GUARDED_BY(mutex_) = kNever;
   std::optional<absl::Status> result_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<ps::Shard> shard_ ABSL_GUARDED_BY(mutex_);  // shared with copies and snapshots under way
+  std::optional<Prepared> prepared_ ABSL_GUARDED_BY(mutex_);
   std::deque<Work> work_ ABSL_GUARDED_BY(mutex_);             // bounded by what Server lets be undone
   std::deque<SnapshotJob> snapshots_ ABSL_GUARDED_BY(mutex_);
 

@@ -1,6 +1,7 @@
 #include "sim/worker_process.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -139,8 +140,9 @@ void WorkerProcess::OnChief(Message message) {
       ahead_.reset();
     }
     envelope_.term = message.envelope.term;
-    envelope_.generation = std::max(envelope_.generation, message.envelope.generation);
-    envelope_.layout = std::max(envelope_.layout, message.envelope.layout);
+    std::tie(envelope_.generation, envelope_.layout) =
+        std::max(std::pair(envelope_.generation, envelope_.layout),
+                 std::pair(message.envelope.generation, message.envelope.layout));
     envelope_.membership_epoch = std::max(envelope_.membership_epoch, message.envelope.membership_epoch);
   }
   lost_since_ = kNever;
@@ -182,8 +184,21 @@ void WorkerProcess::OnWelcome(const Welcome& welcome) {
   welcomed_ = true;
   if (welcome_ && welcome_->incarnation != welcome.incarnation) return End();  // taken for a new process
   if (ready_) ToChief(Ready{});
-  if (welcome_) return FollowServers(welcome);
+  if (welcome_ && links_layout_ == envelope_.layout && welcome.servers.size() == links_.size()) {
+    return FollowServers(welcome);
+  }
+  if (welcome_) {
+    // No ticket is bound while a layout changes.
+    Supersede();
+    bound_.reset();
+    ahead_.reset();
+    for (const Link& link : links_) {
+      if (link.stream != SessionId{}) environment_.network.Close(*this, link.stream);
+    }
+    links_.clear();
+  }
   welcome_ = welcome;
+  links_layout_ = envelope_.layout;
   auto layout = ParameterLayout::Create(welcome.tensors, welcome.bucket_bytes,
                                         static_cast<std::uint32_t>(welcome.servers.size()));
   EK_CHECK(layout.ok());
@@ -218,7 +233,10 @@ void WorkerProcess::Supersede() {
 // --- the servers ----------------------------------------------------------------------------------------------------
 
 void WorkerProcess::ToServer(Link& link, Body body, Payload payload) {
-  if (link.up) environment_.network.Send(*this, link.stream, {envelope_, std::move(body)}, payload);
+  if (!link.up) return;
+  Envelope envelope = envelope_;
+  envelope.layout = links_layout_;  // the chief may have spoken of another one already
+  environment_.network.Send(*this, link.stream, {std::move(envelope), std::move(body)}, payload);
 }
 
 void WorkerProcess::OnServer(Link& link, const Message& message) {

@@ -85,6 +85,7 @@ class WorkerProcess final : public Peer {
   std::optional<Welcome> welcome_;
   std::shared_ptr<const ParameterLayout> layout_;
   std::vector<Link> links_;
+  LayoutNumber links_layout_;
   bool ready_ = false;
 
   std::optional<Ticket> bound_, ahead_, current_;

@@ -26,6 +26,9 @@ class StepBuffers {
   std::vector<void*> ParameterPointers() const;
   std::vector<void*> GradientPointers() const;
 
+  // Another division of the same parameters among servers. Requires that nothing calls Place meanwhile.
+  void Divide(ParameterLayout layout) { layout_ = std::move(layout); }
+
   // Writes a stripe of a pulled version. False when the payload's size is not the stripe's.
   bool Place(int bucket, ServerIndex server, const PayloadIn& payload);
 
@@ -40,7 +43,7 @@ class StepBuffers {
  private:
   explicit StepBuffers(ParameterLayout layout) : layout_(std::move(layout)) {}
 
-  const ParameterLayout layout_;
+  ParameterLayout layout_;
   Arena parameters_, gradients_;
   std::vector<std::vector<int>> buckets_of_tensor_;
   std::vector<int> tensors_in_bucket_;

@@ -18,6 +18,10 @@ namespace {
 // Before asking a server again that said "retry".
 constexpr Duration kRetryPause = std::chrono::milliseconds(5);
 
+std::string NameOfServer(const ServerAddress& server, std::size_t place) {
+  return server.name.empty() ? absl::StrCat("ps:", place) : server.name;
+}
+
 }  // namespace
 
 Worker::~Worker() {
@@ -40,26 +44,24 @@ void Worker::Fail(const absl::Status& status) {
 
 // --- callbacks ------------------------------------------------------------------------------------------------------
 
-void Worker::OnWelcome(const Welcome& welcome, Term term) {
+void Worker::OnWelcome(const Welcome& welcome, const Envelope& envelope) {
   ready_due_ = true;
   nothing_binds_ = false;
   departure_.AnnounceAgain();
   if (welcome_) {
-    if (welcome.servers.size() != welcome_->servers.size()) {
-      if (!end_) end_ = absl::FailedPreconditionError("the job has another number of servers now");
-      return;
-    }
-    moved_servers_ = welcome.servers;
+    servers_moved_ = true;
     if (welcome_->incarnation != welcome.incarnation) renewed_ = true;
-    if (term_ != term) {
-      // What the chief before this one had granted is void.
+    if (term_ != envelope.term || generation_ != envelope.generation || welcome_layout_ != envelope.layout) {
+      // What the chief before this one had granted is void, and a layout changes only when no ticket is bound.
       Supersede();
       bound_.reset();
       ahead_.reset();
     }
   }
   welcome_ = welcome;
-  term_ = term;
+  term_ = envelope.term;
+  generation_ = envelope.generation;
+  welcome_layout_ = envelope.layout;
 }
 
 // A bound ticket follows the outcome of the one before; where that was lost with a broken stream, it stands for it.
@@ -79,7 +81,7 @@ void Worker::OnChiefMessage(Message message) {
   {
     MutexLock lock(mutex_);
     if (auto* welcome = std::get_if<Welcome>(&message.body)) {
-      OnWelcome(*welcome, message.envelope.term);
+      OnWelcome(*welcome, message.envelope);
     } else if (auto* admitted = std::get_if<Admitted>(&message.body)) {
       say = absl::StrCat("admitted with rank ", admitted->rank.value());
     } else if (auto* waiting = std::get_if<Waiting>(&message.body)) {
@@ -218,31 +220,45 @@ absl::Status Worker::Connect() {
     MutexLock lock(mutex_);
     if (end_ || !welcome_) return absl::OkStatus();
     welcome = *welcome_;
+    layout_ = welcome_layout_;
+    servers_moved_ = renewed_ = false;
   }
-  // A new life mostly finds the layout that the one before it had.
-  if (buffers_ && buffers_->layout().servers() == welcome.servers.size()) return LinkUp(welcome);
-  EK_ASSIGN_OR_RETURN(ParameterLayout layout,
-                      ParameterLayout::Create(welcome.tensors, welcome.bucket_bytes,
-                                              static_cast<std::uint32_t>(welcome.servers.size())));
-  EK_ASSIGN_OR_RETURN(buffers_, StepBuffers::Create(std::move(layout)));
-  const std::vector<void*> parameters = buffers_->ParameterPointers();
-  const std::vector<void*> gradients = buffers_->GradientPointers();
-  EK_RETURN_IF_ERROR(model_->Bind(parameters, gradients));
-  return LinkUp(welcome);
+  EK_RETURN_IF_ERROR(Divide(welcome));
+  return WaitFor("the servers", kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stop_asked_ || AllUp(); });
 }
 
-absl::Status Worker::LinkUp(const Welcome& welcome) {
+// Links to all servers of a layout, and memory that is divided as it says.
+absl::Status Worker::Divide(const Welcome& welcome) {
+  links_.clear();  // nobody writes into the buffers any more
+  // A new life mostly finds the layout that the one before it had.
+  if (!buffers_ || buffers_->layout().servers() != welcome.servers.size()) {
+    EK_ASSIGN_OR_RETURN(ParameterLayout layout,
+                        ParameterLayout::Create(welcome.tensors, welcome.bucket_bytes,
+                                                static_cast<std::uint32_t>(welcome.servers.size())));
+    if (buffers_) {
+      buffers_->Divide(std::move(layout));
+    } else {
+      EK_ASSIGN_OR_RETURN(buffers_, StepBuffers::Create(std::move(layout)));
+      EK_RETURN_IF_ERROR(model_->Bind(buffers_->ParameterPointers(), buffers_->GradientPointers()));
+    }
+  }
+  LinkTo(welcome.servers);
+  return absl::OkStatus();
+}
+
+void Worker::LinkTo(const std::vector<ServerAddress>& servers) {
   {
     MutexLock lock(mutex_);
-    pulled_.assign(welcome.servers.size(), true);
-    pull_at_.assign(welcome.servers.size(), kNever);
-    restage_at_.assign(welcome.servers.size(), kNever);
-    pulled_version_.resize(welcome.servers.size());
+    const bool pulling = std::find(pulled_.begin(), pulled_.end(), false) != pulled_.end();
+    pulled_.assign(servers.size(), !pulling);  // what the former servers sent of it does not count
+    pull_at_.assign(servers.size(), kNever);
+    restage_at_.assign(servers.size(), kNever);
+    pulled_version_.assign(servers.size(), Version{});
+    missing_.clear();
   }
-  for (std::size_t i = 0; i < welcome.servers.size(); ++i) links_.push_back(MakeLink(i, welcome.servers[i]));
-  servers_ = welcome.servers;
+  for (std::size_t i = 0; i < servers.size(); ++i) links_.push_back(MakeLink(i, servers[i]));
+  servers_ = servers;
   said_down_.assign(links_.size(), false);
-  return WaitFor("the servers", kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stop_asked_ || AllUp(); });
 }
 
 bool Worker::AllUp() const {
@@ -260,8 +276,13 @@ void Worker::SayReady() {
 
 std::unique_ptr<ServerLink> Worker::MakeLink(std::size_t index, const ServerAddress& address) {
   const int server = static_cast<int>(index);
-  return std::make_unique<ServerLink>(absl::StrCat("ps:", index), address.address, options_.name, transport_, clock_,
-                                      ServerLink::Callbacks{[this] { return session_->envelope(); },
+  auto envelope = [this, layout = layout_] {
+    Envelope now = session_->envelope();
+    now.layout = layout;  // the session may have heard of another one already
+    return now;
+  };
+  return std::make_unique<ServerLink>(NameOfServer(address, index), address.address, options_.name, transport_, clock_,
+                                      ServerLink::Callbacks{envelope,
                                                             [this, index] {
                                                               MutexLock lock(mutex_);
                                                               const TimePoint now = clock_.Now();
@@ -279,35 +300,48 @@ std::unique_ptr<ServerLink> Worker::MakeLink(std::size_t index, const ServerAddr
                                                             [this](const absl::Status& status) { Fail(status); }});
 }
 
-// A server that was lost has a replacement, at the same address or another; or a restarted chief has numbered all anew.
-void Worker::FollowServers() {
-  std::vector<ServerAddress> now;
-  bool all = false;
+// A server that was lost has a replacement, at the same address or another; a restarted chief has numbered all anew; or
+// the parameters are divided otherwise.
+absl::Status Worker::FollowServers() {
+  Welcome now;
+  bool all = false, divided = false;
   {
     MutexLock lock(mutex_);
-    if (!moved_servers_ || links_.empty()) return;
-    now = *std::exchange(moved_servers_, std::nullopt);
+    if (!servers_moved_ || links_.empty()) return absl::OkStatus();
+    servers_moved_ = false;
+    now = *welcome_;
     all = std::exchange(renewed_, false);
+    divided = std::exchange(layout_, welcome_layout_) != welcome_layout_ || now.servers.size() != links_.size();
+  }
+  if (divided) {
+    LogInfo(absl::StrCat("layout ", layout_.value(), ": ", now.servers.size(), " servers"));
+    return Divide(now);
   }
   for (std::size_t i = 0; i < links_.size(); ++i) {
-    if (now[i].incarnation == servers_[i].incarnation && !all) continue;
-    if (now[i].address != servers_[i].address) LogInfo(absl::StrCat("ps:", i, " is now at ", now[i].address));
+    const ServerAddress& server = now.servers[i];
+    if (server.incarnation == servers_[i].incarnation && !all) continue;
+    if (server.address != servers_[i].address) {
+      LogInfo(absl::StrCat(NameOfServer(server, i), " is now at ", server.address));
+    }
     links_[i]->Close();
-    links_[i] = MakeLink(i, now[i]);
-    servers_[i] = now[i];
+    links_[i] = MakeLink(i, server);
+    servers_[i] = server;
   }
+  return absl::OkStatus();
 }
 
 absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, const std::function<bool()>& done,
                              bool needs_servers) {
   const Duration ps_timeout = options_.experiment.membership.ps_timeout;
   for (;;) {
-    FollowServers();
+    EK_RETURN_IF_ERROR(FollowServers());
     for (auto& link : links_) link->Poll();
     SayReady();
     MutexLock lock(mutex_);
     for (;;) {
       if (end_) return *end_;
+      // First, because a ticket that came after them is for the new servers.
+      if (servers_moved_ && !links_.empty()) break;
       if (done()) return absl::OkStatus();
       const TimePoint now = clock_.Now();
       if (now >= deadline) return absl::DeadlineExceededError(absl::StrCat("waited too long for ", what));
@@ -333,7 +367,7 @@ absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, const 
         }
         wake = std::min(wake, down + ps_timeout);
       }
-      if (attempt <= now || (moved_servers_ && !links_.empty()) || (ready_due_ && AllUp())) break;
+      if (attempt <= now || (ready_due_ && AllUp())) break;
       changed_.WaitUntil(mutex_, std::min(wake, attempt));
     }
   }

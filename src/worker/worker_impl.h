@@ -34,7 +34,7 @@ class Worker {
   // --- callbacks, from the transport's threads
   void OnChiefMessage(Message message);
   void OnServerMessage(int server, Message message, const PayloadIn& payload);
-  void OnWelcome(const Welcome& welcome, Term term) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnWelcome(const Welcome& welcome, const Envelope& envelope) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Supersede() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginToLeave(const std::string& reason);
   void Fail(const absl::Status& status);
@@ -42,7 +42,6 @@ class Worker {
   // --- the step loop's thread
   absl::Status OpenModel();
   absl::Status Connect();
-  absl::Status LinkUp(const Welcome& welcome);
   absl::Status Loop();
   absl::Status Step(const Ticket& ticket);
   absl::Status PullParameters(const Ticket& ticket, double* seconds);
@@ -66,8 +65,10 @@ class Worker {
   // where the job ended well, so look at end_ too.
   absl::Status WaitFor(const std::string& what, TimePoint deadline, const std::function<bool()>& done,
                        bool needs_servers = true);
+  absl::Status Divide(const Welcome& welcome);
+  void LinkTo(const std::vector<ServerAddress>& servers);
   std::unique_ptr<ServerLink> MakeLink(std::size_t index, const ServerAddress& address);
-  void FollowServers();
+  absl::Status FollowServers();
   void SayReady();
   bool AllUp() const;
   void Doing(const std::string& what) { session_->SetState(what); }
@@ -87,6 +88,7 @@ class Worker {
   std::unique_ptr<BatchLoader> loader_;
   std::vector<std::unique_ptr<ServerLink>> links_;
   std::vector<ServerAddress> servers_;  // that the links lead to
+  LayoutNumber layout_;                 // in which the links stage and pull
   std::shared_ptr<MemberSession> session_;  // set under mutex_; the departure's thread holds it while it speaks
   std::optional<UpdateId> requested_;       // from the loader, newest
   std::vector<bool> said_down_;             // of each server, that it is awaited
@@ -109,7 +111,9 @@ class Worker {
   std::optional<Welcome> welcome_ ABSL_GUARDED_BY(mutex_);
   Term term_ ABSL_GUARDED_BY(mutex_);  // of the chief that sent it
   bool ready_due_ ABSL_GUARDED_BY(mutex_) = false;  // after each Welcome, once all servers are connected
-  std::optional<std::vector<ServerAddress>> moved_servers_ ABSL_GUARDED_BY(mutex_);  // not looked at yet
+  Generation generation_ ABSL_GUARDED_BY(mutex_);           // of welcome_, as is the layout
+  LayoutNumber welcome_layout_ ABSL_GUARDED_BY(mutex_);
+  bool servers_moved_ ABSL_GUARDED_BY(mutex_) = false;      // by welcome_; not looked at yet
   bool renewed_ ABSL_GUARDED_BY(mutex_) = false;  // a new incarnation says hello everywhere
   bool stop_asked_ ABSL_GUARDED_BY(mutex_) = false;
   std::string leave_reason_ ABSL_GUARDED_BY(mutex_);       // empty: the stop's

@@ -131,7 +131,7 @@ void Worker::BeginNewLife() {
   end_.reset();
   welcome_.reset();
   ready_due_ = renewed_ = committed_ = false;
-  moved_servers_.reset();
+  servers_moved_ = false;
   waits_for_.clear();
   bound_.reset();
   ahead_.reset();

@@ -46,6 +46,7 @@ class LogHistory {
   Generation generation;  // 0: none yet
   std::vector<RollbackRecord> rollbacks;  // oldest first
   std::optional<LayoutRecord> layout;
+  std::optional<LayoutRecord> last_layout;  // also of a line that a rollback has ended
   MembershipEpoch membership_epoch;
   std::map<Incarnation, Member> members;
   std::deque<Decision> commits;  // after the newest durable checkpoint of this line

@@ -206,6 +206,7 @@ struct MembershipConfig {
   Duration join_timeout = std::chrono::seconds(60);
   Duration chief_timeout = std::chrono::seconds(60);
   Duration ps_timeout = std::chrono::seconds(60);
+  Duration ps_replacement_timeout = std::chrono::seconds(30);  // below ps_timeout
   Duration drain = std::chrono::seconds(10);
   double ticket_deadline_factor = 20;                      // times the predicted step time
   Duration ticket_deadline_floor = std::chrono::seconds(30);

@@ -74,7 +74,8 @@ struct Renew {
 
 struct Leave {
   std::string reason;
-  // Not yet: the ticket that the worker holds is finished, no other binds; a Leave without it follows.
+  // Not yet: the ticket that the worker holds is finished, no other binds; a server's stripes are moved to the others.
+  // LeaveNow says when that is so; a Leave without it follows.
   bool after_ticket = false;
   friend bool operator==(const Leave&, const Leave&) = default;
 };
@@ -116,11 +117,18 @@ struct Drain {
   friend bool operator==(const Drain&, const Drain&) = default;
 };
 
+// Changes the number of servers, once enough of them have joined.
+struct Scale {
+  std::uint32_t servers = 0;
+  friend bool operator==(const Scale&, const Scale&) = default;
+};
+
 // --- chief -> member ------------------------------------------------------------------------------------------------
 
 struct ServerAddress {
   std::string address;
   Incarnation incarnation;
+  std::string name{};  // "ps:0"; empty in what was written before names counted
   friend bool operator==(const ServerAddress&, const ServerAddress&) = default;
 };
 
@@ -230,8 +238,8 @@ struct ExperimentReply {
   friend bool operator==(const ExperimentReply&, const ExperimentReply&) = default;
 };
 
-// To a worker: no ticket binds any more; it leaves once the one that it holds is decided. Answers Leave.after_ticket, and
-// comes unasked by an order.
+// To a worker: no ticket binds any more; it leaves once the one that it holds is decided. To a server: it is in no layout
+// any more, and leaves. Answers Leave.after_ticket, and comes unasked by an order.
 struct LeaveNow {
   std::string reason;
   friend bool operator==(const LeaveNow&, const LeaveNow&) = default;
@@ -260,6 +268,32 @@ struct Configure {
   Version checkpoint;  // restore: read this one; else commit 0 of the envelope's generation
   Version version;     // what to publish
   friend bool operator==(const Configure&, const Configure&) = default;
+};
+
+// Make ready, beside what there is, for a place in a layout to come: fetch from the servers of the one that rules what it
+// needs of their parameters and slots. Nothing is decided meanwhile. Answered by Prepared.
+struct Prepare {
+  LayoutNumber layout;  // to come; the envelope has the one that rules
+  ServerIndex server;
+  std::uint32_t servers = 1;
+  std::vector<TensorSpec> tensors;
+  std::int64_t bucket_bytes = 0;
+  OptimizerSpec optimizer;
+  std::vector<ServerAddress> sources;  // in the order of the layout that rules
+  Version version;                     // that they hold
+  friend bool operator==(const Prepare&, const Prepare&) = default;
+};
+
+// The layout that was prepared will not come; its memory is freed.
+struct Abandon {
+  LayoutNumber layout;
+  friend bool operator==(const Abandon&, const Abandon&) = default;
+};
+
+// The layout that was prepared rules: the envelope has its number. Answered by Configured.
+struct Switch {
+  Version version;  // unchanged by the move
+  friend bool operator==(const Switch&, const Switch&) = default;
 };
 
 struct Member {
@@ -347,6 +381,12 @@ struct Configured {
   Version version;
   std::int64_t owned_floats = 0;
   friend bool operator==(const Configured&, const Configured&) = default;
+};
+
+struct Prepared {
+  LayoutNumber layout;
+  std::string error;  // empty: ready
+  friend bool operator==(const Prepared&, const Prepared&) = default;
 };
 
 // In order; several messages where there are many.
@@ -453,12 +493,29 @@ struct PullData {
   friend bool operator==(const PullData&, const PullData&) = default;
 };
 
+// --- server <-> server, on a stream that begins with Hello ----------------------------------------------------------
+
+// Answered by FetchData with the ranges' floats in one payload. Refused with kRetry where the version is not the newest.
+struct Fetch {
+  std::uint64_t request = 0;
+  Version version;
+  std::uint32_t array = 0;  // 0: parameters and statistics; n: the optimizer's slot n
+  std::vector<PositionRange> ranges;  // floats, in the flat vector; each within one of the server's stripes
+  friend bool operator==(const Fetch&, const Fetch&) = default;
+};
+struct FetchData {
+  std::uint64_t request = 0;
+  Version version;
+  friend bool operator==(const FetchData&, const FetchData&) = default;
+};
+
 using Body = std::variant<Join, Ready, Renew, Leave, StepReport, EvalReport, StatusRequest,                      //
                           Welcome, Admitted, Waiting, Ticket, Bind, Outcome, Refuse, JobEnd, CheckpointDurable, StatusReply,  //
                           Configure, Continue, ReadDecisions, Members, Seal, Drop, Decision, Snapshot,           //
                           Configured, KeptDecisions, MembersAck, Staged, Sealed, Applied, SnapshotDone,          //
                           Hello, HelloAck, Stage, StageAck, Pull, PullData,                                      //
-                          ExperimentRequest, ExperimentReply, Drain, OrderReply, LeaveNow>;
+                          ExperimentRequest, ExperimentReply, Drain, OrderReply, LeaveNow,                       //
+                          Scale, Prepare, Abandon, Switch, Prepared, Fetch, FetchData>;
 
 struct Message {
   Envelope envelope;

@@ -1,8 +1,8 @@
 // The decisions of a parameter server: which messages are obeyed, what is staged, sealed, applied and answered.
 //
 // Pure: reads no clock, starts no thread, does no I/O and sees no floats. Events and `now` go in; actions come out and
-// are to be carried out in the order given. Initialise, Restore, AllocateSlot, ComputeNorms, ApplyDecision and
-// StartSnapshot form one queue: each begins after the one before it has ended and been reported.
+// are to be carried out in the order given. Initialise, Restore, AllocateSlot, ComputeNorms, ApplyDecision, StartSnapshot,
+// PreparePlace (but for what others send), DropPrepared, AdoptPrepared and ServeFetch form one queue: each begins after the one before it has ended and been reported.
 //
 // Threading: none; one caller at a time.
 // Time:      always passed in.
@@ -72,6 +72,30 @@ struct Restore {
 struct AllocateSlot {
   StageSlot slot;
 };
+// Beside what there is: memory for a place in a layout to come, filled from the servers of the one that rules; what this
+// server holds itself is copied first. Answered by OnPrepared, at any time.
+struct PreparePlace {
+  std::uint64_t number = 0;  // of this preparation
+  Place place;
+  std::shared_ptr<const ParameterLayout> from;  // the layout that rules
+  std::optional<ServerIndex> own;               // this server's place there
+  std::vector<ServerAddress> sources;           // in its order
+  Envelope envelope;                            // for Hello and Fetch
+  Version version;
+};
+struct DropPrepared {
+  std::uint64_t number = 0;
+};
+// What was prepared takes the place of what there is, and publishes the version. Answered by OnConfigured.
+struct AdoptPrepared {
+  std::uint64_t number = 0;
+  Version version;
+};
+// Send the ranges to another server. Requires that the memory is at fetch.version.
+struct ServeFetch {
+  SessionId session;
+  Fetch fetch;
+};
 // Squared sums of blocks of the summed gradient. Answered by OnNorms.
 struct ComputeNorms {
   SetNumber set;
@@ -101,7 +125,8 @@ struct LogLine {
   std::string text;
 };
 using Action = std::variant<SendToChief, SendToWorker, CloseWorker, RejoinChief, Initialise, Restore, AllocateSlot,
-                            ComputeNorms, ApplyDecision, StartSnapshot, ServePull, Finish, LogLine>;
+                            ComputeNorms, ApplyDecision, StartSnapshot, ServePull, Finish, LogLine, PreparePlace,
+                            DropPrepared, AdoptPrepared, ServeFetch>;
 using Actions = std::vector<Action>;
 
 // Leave to write one stripe into a slot. While it is held, nothing else writes that stripe.
@@ -136,7 +161,7 @@ class Server {
   explicit Server(ServerOptions options);
 
   Actions OnChiefMessage(const Message& message, TimePoint now);
-  // Hello and Pull; anything else but Stage is refused.
+  // Hello, Pull and Fetch; anything else but Stage is refused.
   Actions OnWorkerMessage(SessionId session, const Message& message, TimePoint now);
   // A Stage and the length of its payload. Duplicates, late and foreign ones give no write.
   StageAnswer BeginStage(SessionId session, const Envelope& envelope, const Stage& stage, std::size_t payload_bytes,
@@ -148,6 +173,9 @@ class Server {
   Actions OnSlotReady(StageSlot slot, const absl::Status& status, TimePoint now);
   Actions OnNorms(SetNumber set, std::uint32_t attempt, std::vector<BlockNorm> norms, TimePoint now);
   Actions OnApplied(Version version, double apply_seconds, TimePoint now);
+  Actions OnPrepared(std::uint64_t number, const absl::Status& status, TimePoint now);
+  // Asks the chief to have the stripes moved to others; Finish follows once it lets this server go.
+  Actions AskToLeave(const std::string& reason, TimePoint now);
   // An error in `done` is the chief's to judge.
   Actions OnSnapshotWritten(const SnapshotDone& done, TimePoint now);
 
@@ -244,6 +272,11 @@ class Server {
   void OnConfigure(const Envelope& envelope, const Configure& configure);
   void OnContinue(const Continue& order);
   void MaybeConfirmContinue();
+  void OnPrepare(const Envelope& envelope, const Prepare& prepare);
+  void OnSwitch(const Envelope& envelope, const Switch& order);
+  void OnLeaveNow(const LeaveNow& order);
+  void DropPreparation();
+  void SetPlace(const Envelope& envelope, Place place, Version version);
   void OnReadDecisions(const ReadDecisions& request);
   void OnMembers(const Members& members);
   void OnJobEnd(const JobEnd& end);
@@ -277,6 +310,7 @@ class Server {
   // kRetry for a worker that may be admitted yet, kStaleIncarnation for one that is dead.
   std::optional<Refusal> CheckIncarnation(const Envelope& envelope) const;
   void OnHello(SessionId session, const Envelope& envelope, const Hello& hello);
+  void OnFetch(SessionId session, const Envelope& envelope, const Fetch& fetch);
   void OnPull(SessionId session, const Envelope& envelope, const Pull& pull, TimePoint now);
   void ServeHeldPulls();
   bool OpenStaging(SessionId session, Worker& worker, const Stage& stage);
@@ -318,6 +352,19 @@ class Server {
   Version start_version_;
   std::vector<std::int64_t> stripe_bytes_;  // by bucket
   int stripes_ = 0;                         // not empty
+
+  // A place in a layout to come.
+  struct Preparation {
+    std::uint64_t number = 0;
+    Generation generation;
+    LayoutNumber layout;
+    Version version;
+    Place place;
+    bool ready = false;
+  };
+  std::optional<Preparation> prepared_;
+  std::uint64_t preparations_ = 0;
+  std::string leave_asked_;  // the reason; empty: not asked
 
   // Workers.
   MembershipEpoch members_epoch_;

@@ -16,6 +16,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -75,6 +76,20 @@ class Shard {
   // A stripe's part of a version's floats.
   std::span<const float> StripeOf(const PinnedVersion& version, int bucket) const;
 
+  // --- moving to another layout
+  // What the place needs of each server of `from`, an array after the other.
+  struct MovePiece {
+    std::uint32_t array = 0;  // 0: parameters and statistics; n: optimizer slot n
+    std::int64_t begin = 0, end = 0;  // floats, in the flat vector; within one stripe of either layout
+  };
+  static std::vector<std::vector<MovePiece>> PlanMove(const ParameterLayout& from, const Place& to);
+  // Newest version's or slot's floats of a range that lies within one stripe. Errors: kInvalidArgument.
+  absl::StatusOr<std::span<const float>> Range(std::uint32_t array, std::int64_t begin, std::int64_t end) const;
+  // Of a fresh shard: where a range goes, for any thread that alone writes it; then the version is published.
+  void BeginMove();
+  absl::StatusOr<std::span<float>> MoveInto(std::uint32_t array, std::int64_t begin, std::int64_t end);
+  void FinishMove(Version version);
+
   // Keeps the newest version and its slots as they are now. Requires that no snapshot is open.
   void BeginSnapshot();
   // Copies what Apply has not copied yet, writes the part and closes the snapshot, also after an error.
@@ -107,6 +122,8 @@ class Shard {
                   const float* from, float* to);
   std::span<float> Staging(StageSlot slot) const ABSL_LOCKS_EXCLUDED(staging_mutex_);
   std::vector<const float*> Sources(std::span<const StageSlot> slots) const;
+  absl::StatusOr<std::pair<std::int64_t, std::int64_t>> Locate(std::uint32_t array, std::int64_t begin,
+                                                              std::int64_t end) const;  // local place and count
   absl::Status CheckManifest(const Manifest& manifest) const;
 
   const Place place_;
@@ -122,6 +139,8 @@ class Shard {
   mutable Mutex staging_mutex_;                                 // a slot may be added while others are written
   std::vector<Arena> staging_ ABSL_GUARDED_BY(staging_mutex_);  // by slot
   std::unique_ptr<SnapshotArena> snapshot_;
+  int move_target_ = 0;         // of the version pool
+  std::span<float> move_into_;  // its floats, while a move fills them
 };
 
 }  // namespace evenkeel::ps

@@ -53,6 +53,8 @@ FakeCluster::FakeCluster(const FakeClusterOptions& options) : options_(options),
 FakeCluster::~FakeCluster() = default;
 
 void FakeCluster::StartServer(int index) {
+  if (static_cast<std::size_t>(index) >= servers_.size()) servers_.resize(static_cast<std::size_t>(index) + 1);
+  for (Worker& worker : workers_) worker.to_server.resize(servers_.size());
   Server server;
   server.session = last_session_ = last_session_.Next();
   server.generation = Generation(options_.resume ? 2 : 1);
@@ -64,6 +66,32 @@ void FakeCluster::StartServer(int index) {
   join.nonce = 100000 + server.session.value();
   join.address = absl::StrCat("host:", index);
   to_chief_[server.session].push_back(FromServer(index, std::move(join)));
+}
+
+void FakeCluster::AskServerToLeave(int index) {
+  const Server& server = servers_[static_cast<std::size_t>(index)];
+  to_chief_[server.session].push_back(FromServer(index, Leave{"told to", true}));
+}
+
+OrderReply FakeCluster::Order(Body order) {
+  OrderReply reply;
+  const SessionId session = last_session_ = last_session_.Next();
+  ChiefActions actions = chief_->OnMessage(session, Message{{}, std::move(order)}, now_);
+  for (const ChiefAction& action : actions) {
+    const auto* send = std::get_if<SendAction>(&action);
+    if (send == nullptr || send->session != session) continue;
+    reply = std::get<OrderReply>(send->message.body);
+  }
+  Take(std::move(actions));
+  return reply;
+}
+
+std::vector<LayoutRecord> FakeCluster::layouts() const {
+  std::vector<LayoutRecord> list;
+  for (const LogRecord& record : log_) {
+    if (const auto* layout = std::get_if<LayoutRecord>(&record)) list.push_back(*layout);
+  }
+  return list;
 }
 
 void FakeCluster::KillServer(int index) {
@@ -110,6 +138,7 @@ Message FakeCluster::FromServer(int server, Body body) {
   message.envelope.spec_hash = experiment_.spec_hash;
   message.envelope.sender = servers_[static_cast<std::size_t>(server)].incarnation;
   message.envelope.generation = servers_[static_cast<std::size_t>(server)].generation;
+  message.envelope.layout = servers_[static_cast<std::size_t>(server)].layout;
   message.body = std::move(body);
   return message;
 }
@@ -212,12 +241,43 @@ void FakeCluster::ServerReceives(int index, const Message& message) {
   if (const auto* welcome = std::get_if<Welcome>(&message.body)) server.incarnation = welcome->incarnation;
   if (const auto* configure = std::get_if<Configure>(&message.body)) {
     server.generation = message.envelope.generation;
+    server.layout = message.envelope.layout;
+    server.place = configure->server;
     server.staged.clear();
     server.seals.clear();
     server.sealed.clear();
     if (configure->version.generation != server.version.generation) server.applied.clear();
     server.version = configure->version;
-    reply(Configured{ServerIndex(static_cast<std::uint32_t>(index)), configure->version, 64});
+    reply(Configured{server.place, configure->version, 64});
+  }
+  if (const auto* prepare = std::get_if<Prepare>(&message.body)) {
+    for (const ServerAddress& source : prepare->sources) {
+      const auto from = static_cast<std::size_t>(source.address.back() - '0');
+      REQUIRE(servers_[from].version == prepare->version);
+    }
+    if (prepare_error_.empty()) server.prepared = *prepare;
+    reply(Prepared{prepare->layout, prepare_error_});
+  }
+  if (const auto* order = std::get_if<Switch>(&message.body)) {
+    if (server.layout != message.envelope.layout) {
+      REQUIRE(server.prepared);
+      REQUIRE(server.prepared->layout == message.envelope.layout);
+      REQUIRE(server.prepared->version == order->version);
+      REQUIRE(server.staged.empty());
+      if (server.version != order->version) server.applied.clear();
+      server.generation = message.envelope.generation;
+      server.layout = message.envelope.layout;
+      server.place = server.prepared->server;
+      server.version = order->version;
+      server.prepared.reset();
+    }
+    reply(Configured{server.place, order->version, 64});
+  }
+  if (std::holds_alternative<Abandon>(message.body)) server.prepared.reset();
+  if (std::holds_alternative<LeaveNow>(message.body)) {
+    server.released = true;
+    reply(Leave{"released"});
+    server.alive = false;
   }
   if (const auto* members = std::get_if<Members>(&message.body)) {
     if (members->full) server.live.clear();
@@ -268,7 +328,7 @@ void FakeCluster::Compute(int index, const Ticket& ticket) {
   const std::int64_t samples = TotalSize(ticket.positions);
   const double seconds = worker.fixed + worker.per_sample * static_cast<double>(samples);
   to_chief_[worker.session].push_back(FromWorker(index, StepReport{ticket.update, samples, 0, 0, seconds, 0}));
-  for (std::size_t s = 0; s < servers_.size(); ++s) {
+  for (std::size_t s : worker.servers) {
     Update update{true, TotalSize(ticket.positions), servers_[s].version, poisoned_ == index ? 3 : 0};
     worker.to_server[s].push_back({ticket.update, update});
   }
@@ -280,6 +340,10 @@ void FakeCluster::WorkerReceives(int index, const Message& message) {
   if (worker.ended) return;
   if (const auto* welcome = std::get_if<Welcome>(&message.body)) {
     worker.incarnation = welcome->incarnation;
+    worker.servers.clear();
+    for (const ServerAddress& server : welcome->servers) {
+      worker.servers.push_back(static_cast<std::size_t>(server.address.back() - '0'));
+    }
     worker.next_renew = now_ + Milliseconds(welcome->renew_ms);
     to_chief_[worker.session].push_back(FromWorker(index, Ready{}));
   }

@@ -42,7 +42,11 @@ class FakeCluster {
   void PauseWorker(int index, bool paused);  // takes and sends nothing
   void LeaveWorker(int index);
   void KillServer(int index);   // silently: its lease must find out
-  void StartServer(int index);  // a new process under the same name
+  void StartServer(int index);  // a new process under the same name, or one more
+  void AskServerToLeave(int index);  // SIGTERM
+  // Of a server that prepares for a layout to come; "": it is ready.
+  void SetPrepareError(std::string error) { prepare_error_ = std::move(error); }
+  OrderReply Order(Body order);
   int StartWorker(const std::string& name);  // returns its index
   // The worker's next stage reports this many NaNs.
   void Poison(int index) { poisoned_ = index; }
@@ -64,6 +68,9 @@ class FakeCluster {
   const std::vector<Manifest>& manifests() const { return manifests_; }
   const std::vector<std::string>& lines() const { return lines_; }
   TimePoint now() const { return now_; }
+  // It was let go, and left.
+  bool ServerReleased(int index) const { return servers_.at(static_cast<std::size_t>(index)).released; }
+  std::vector<LayoutRecord> layouts() const;
   bool WorkerGone(int index) const { return workers_.at(static_cast<std::size_t>(index)).ended; }
   std::string Refusal(int index) const { return workers_.at(static_cast<std::size_t>(index)).refusal; }
   // Decisions applied by each server, in order.
@@ -93,6 +100,10 @@ class FakeCluster {
     std::set<std::pair<SetNumber, std::uint32_t>> sealed;
     std::vector<Decision> applied;
     Version version;
+    LayoutNumber layout;
+    ServerIndex place;
+    std::optional<Prepare> prepared;
+    bool released = false;
   };
   struct StageMessage {
     UpdateId update;
@@ -108,6 +119,7 @@ class FakeCluster {
     double fixed = 0.01, per_sample = 0;
     std::string refusal;
     TimePoint next_renew = kNever;
+    std::vector<std::size_t> servers;  // of its layout
     std::vector<std::deque<StageMessage>> to_server;
     std::vector<Message> received;
   };
@@ -139,6 +151,7 @@ class FakeCluster {
   std::vector<std::string> lines_;
   int poisoned_ = -1;
   double squared_sum_ = 1;
+  std::string prepare_error_;
 };
 
 }  // namespace evenkeel

@@ -181,6 +181,20 @@ inline std::vector<Body> SampleBodies() {
       Drain{.name = "worker:1"},
       OrderReply{.accepted = true, .message = "m", .unknown = true},
       LeaveNow{.reason = "r"},
+      Scale{.servers = 3},
+      Prepare{.layout = LayoutNumber(4),
+              .server = ServerIndex(1),
+              .servers = 3,
+              .tensors = SampleTensors(),
+              .bucket_bytes = 5,
+              .optimizer = SampleOptimizer(),
+              .sources = {{"h:1", Incarnation(2), "ps:0"}, {"h:2", Incarnation(3), "ps:1"}},
+              .version = SampleVersion(6)},
+      Abandon{.layout = LayoutNumber(4)},
+      Switch{.version = SampleVersion(6)},
+      Prepared{.layout = LayoutNumber(4), .error = "e"},
+      Fetch{.request = 1, .version = SampleVersion(6), .array = 2, .ranges = {{16, 32}, {0, 16}}},
+      FetchData{.request = 1, .version = SampleVersion(6)},
   };
 }
 

@@ -1,0 +1,309 @@
+// Which servers share the parameters: seats of lost ones are given away; stripes move between two commits when servers
+// come, leave or are asked for.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "chief/chief_impl.h"
+#include "evenkeel/core/status.h"
+
+namespace evenkeel {
+namespace {
+
+// After a move that failed.
+constexpr Duration kMovePause = std::chrono::seconds(2);
+constexpr std::uint32_t kMaxServers = 4096;
+
+std::vector<std::string> NamesIn(const LayoutRecord& record) {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < record.servers.size(); ++i) {
+    const std::string& name = record.servers[i].name;
+    names.push_back(name.empty() ? absl::StrCat("ps:", i) : name);
+  }
+  return names;
+}
+
+}  // namespace
+
+// A job that had not ended goes on with the servers that it had; else the cluster file names them.
+void Chief::Impl::TakeUpLayout() {
+  std::vector<std::string> names;
+  for (std::uint32_t i = 0; i < options.servers; ++i) names.push_back(absl::StrCat("ps:", i));
+  layout = newest_layout = LayoutNumber(1);
+  if (log.last_layout) {
+    had_layout = true;
+    layout = newest_layout = log.last_layout->layout;
+    const std::vector<std::string> former = NamesIn(*log.last_layout);
+    if (!log.end) {
+      names = former;
+    } else if (names != former) {
+      NextLayout();
+    }
+  }
+  servers.resize(names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) servers[i].name = names[i];
+}
+
+void Chief::Impl::NextLayout() { layout = newest_layout = newest_layout.Next(); }
+
+ServerState* Chief::Impl::FindServer(Incarnation incarnation) {
+  for (auto* list : {&servers, &spares}) {
+    for (ServerState& server : *list) {
+      if (server.incarnation == incarnation) return &server;
+    }
+  }
+  return nullptr;
+}
+
+ServerState* Chief::Impl::FindServer(const std::string& name) {
+  for (auto* list : {&servers, &spares}) {
+    for (ServerState& server : *list) {
+      if (server.name == name) return &server;
+    }
+  }
+  return nullptr;
+}
+
+// Before all restore: spares take the places of lost servers; whoever is awaited too long is not waited for, while
+// others are there; whoever wants to go takes no place.
+void Chief::Impl::SeatServers() {
+  auto missing = [](const ServerState& server) { return server.incarnation == Incarnation{}; };
+  const bool late = had_layout && now >= replace_until;
+  bool changed = false;
+  for (ServerState& server : servers) {
+    if (!missing(server) || !(server.lost || late)) continue;
+    auto spare = std::find_if(spares.begin(), spares.end(), [](const ServerState& candidate) {
+      return !candidate.leaving && candidate.session != SessionId{};
+    });
+    if (spare == spares.end()) break;
+    Say(absl::StrCat(spare->name, " takes the place of ", server.name));
+    server = std::move(*spare);
+    spares.erase(spare);
+    changed = true;
+  }
+  if (late && !std::all_of(servers.begin(), servers.end(), missing)) {
+    for (const ServerState& server : servers) {
+      if (!missing(server)) continue;
+      Say(absl::StrCat(server.name,
+                       " has not come back within membership.ps_replacement_timeout_ms: going on without it"),
+          LogLevel::kWarning);
+      changed = true;
+    }
+    std::erase_if(servers, missing);
+  }
+  const auto leaving = std::count_if(servers.begin(), servers.end(), [](const ServerState& s) { return s.leaving; });
+  const bool gathered = std::none_of(servers.begin(), servers.end(), missing);
+  if (had_layout && gathered && !recovering && leaving > 0 && leaving < static_cast<std::ptrdiff_t>(servers.size())) {
+    for (ServerState& server : std::exchange(servers, {})) {
+      if (server.leaving) {
+        LetServerGo(std::move(server));
+      } else {
+        servers.push_back(std::move(server));
+      }
+    }
+    changed = true;
+  }
+  if (changed) NextLayout();
+}
+
+// Nullopt: the layout that there is, or none that is possible now.
+std::optional<std::vector<Incarnation>> Chief::Impl::WantedLayout() const {
+  const std::size_t count = target_servers.value_or(static_cast<std::uint32_t>(servers.size()));
+  std::vector<Incarnation> wanted, present;
+  bool someone_leaves = false;
+  for (const ServerState& server : servers) {
+    present.push_back(server.incarnation);
+    someone_leaves |= server.leaving;
+    if (!server.leaving && wanted.size() < count) wanted.push_back(server.incarnation);
+  }
+  for (const ServerState& spare : spares) {
+    if (wanted.size() < count && !spare.leaving && spare.session != SessionId{}) wanted.push_back(spare.incarnation);
+  }
+  if (wanted.empty() || wanted == present) return std::nullopt;
+  if (!someone_leaves && wanted.size() < count) return std::nullopt;  // not all that were asked for have joined
+  return wanted;
+}
+
+// Looks whether the layout is to be another, and does the next thing for it.
+void Chief::Impl::ChangeLayout() {
+  layout_wanted = layout_due = move.has_value();
+  if (move) {
+    if (move->prepared.size() == move->members.size()) SwitchLayout();
+    return;
+  }
+  const bool leaving = std::any_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.leaving; });
+  if ((!leaving && !target_servers) || now < next_move || training_complete()) return;
+  std::optional<std::vector<Incarnation>> wanted = WantedLayout();
+  if (!wanted) return;
+  layout_wanted = true;
+  layout_due = !checkpoint;  // training goes on until that is complete
+  if (!layout_due || !updates.empty() || !unapplied.empty()) return;
+  if (std::any_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.session == SessionId{}; }))
+    return;
+  newest_layout = newest_layout.Next();
+  move.emplace();
+  move->layout = newest_layout;
+  move->members = *std::move(wanted);
+  move->deadline = now + options.experiment.membership.ps_replacement_timeout;
+  std::vector<std::string> names;
+  for (Incarnation member : move->members) names.push_back(FindServer(member)->name);
+  Say(absl::StrCat("layout ", move->layout.value(), " is prepared: ", absl::StrJoin(names, ", ")));
+  for (Incarnation member : move->members) SendPrepare(*FindServer(member));
+}
+
+void Chief::Impl::SendPrepare(const ServerState& server) {
+  const auto place = std::find(move->members.begin(), move->members.end(), server.incarnation);
+  if (place == move->members.end()) return;
+  Prepare prepare;
+  prepare.layout = move->layout;
+  prepare.server = ServerIndex(static_cast<std::uint32_t>(place - move->members.begin()));
+  prepare.servers = static_cast<std::uint32_t>(move->members.size());
+  prepare.tensors = tensors;
+  prepare.bucket_bytes = options.experiment.train.bucket_bytes;
+  prepare.optimizer = options.experiment.train.optimizer;
+  prepare.sources = ServerAddresses();
+  prepare.version = version();
+  Send(server.session, std::move(prepare));
+}
+
+void Chief::Impl::OnPrepared(const ServerState& server, const Prepared& prepared) {
+  if (!move || prepared.layout != move->layout) return;
+  if (!prepared.error.empty()) return AbandonMove(absl::StrCat(server.name, ": ", prepared.error));
+  const auto& members = move->members;
+  if (std::find(members.begin(), members.end(), server.incarnation) != members.end()) {
+    move->prepared.insert(server.incarnation);
+  }
+}
+
+// From this record on the new layout rules.
+void Chief::Impl::SwitchLayout() {
+  const LayoutMove done = *std::exchange(move, std::nullopt);
+  std::vector<ServerState> next, released;
+  for (Incarnation member : done.members) {
+    ServerState* server = FindServer(member);
+    const bool spare = !InLayout(*server);
+    next.push_back(*server);
+    server->incarnation = Incarnation{};
+    if (spare) spares.erase(spares.begin() + (server - spares.data()));
+  }
+  for (ServerState& server : servers) {
+    if (server.incarnation != Incarnation{}) released.push_back(std::move(server));
+  }
+  servers = std::move(next);
+  layout = done.layout;
+  layout_wanted = layout_due = false;
+  if (target_servers == servers.size()) target_servers.reset();
+  AppendLog(LayoutRecord{layout, generation, ServerAddresses()});
+  actions.push_back(SyncLogAction{});
+  switching = true;
+  phase = Phase::kConfiguring;
+  phase_deadline = now + options.experiment.membership.ps_timeout;
+  for (ServerState& server : servers) {
+    server.configured = false;
+    server.applied = commit;
+    BringUpServer(server);
+  }
+  for (ServerState& server : released) LetServerGo(std::move(server));
+}
+
+// The layout that rules goes on.
+void Chief::Impl::AbandonMove(const std::string& reason) {
+  if (!move) return;
+  for (Incarnation member : move->members) {
+    if (const ServerState* server = FindServer(member)) Send(server->session, Abandon{move->layout});
+  }
+  Say(absl::StrCat("layout ", move->layout.value(), " is given up: ", reason), LogLevel::kWarning);
+  move.reset();
+  layout_wanted = layout_due = false;
+  next_move = now + kMovePause;
+}
+
+void Chief::Impl::OnServerLeave(ServerState& server, const Leave& leave) {
+  if (leave.after_ticket && InLayout(server)) {
+    if (std::exchange(server.leaving, true)) return;
+    return Say(absl::StrCat(server.name, " wants to leave: ", leave.reason));
+  }
+  if (leave.after_ticket) {
+    server.leaving = true;
+    if (move) AbandonMove(absl::StrCat(server.name, " leaves"));
+    return Send(server.session, LeaveNow{leave.reason});
+  }
+  if (InLayout(server)) return LoseServer(server, absl::StrCat("it left: ", leave.reason));
+  EndSpare(server.incarnation, leave.reason, true);
+}
+
+// It holds nothing that counts.
+void Chief::Impl::LetServerGo(ServerState server) {
+  server.leaving = true;
+  server.configured = false;
+  Say(absl::StrCat(server.name, " is released"));
+  Send(server.session, LeaveNow{"its stripes are with others"});
+  spares.push_back(std::move(server));
+}
+
+// A server that is in no layout is gone.
+void Chief::Impl::EndSpare(Incarnation incarnation, const std::string& reason, bool orderly) {
+  const auto spare = std::find_if(spares.begin(), spares.end(),
+                                  [&](const ServerState& candidate) { return candidate.incarnation == incarnation; });
+  if (spare == spares.end()) return;
+  leases.End(incarnation);
+  ended_nonces.push_back(spare->nonce);
+  if (ended_nonces.size() > kEndedNoncesKept) ended_nonces.pop_front();
+  if (orderly) {
+    actions.push_back(CloseAction{spare->session});
+    Say(absl::StrCat(spare->name, " left: ", reason));
+  } else {
+    RefuseSession(spare->session, RefuseReason::kStaleIncarnation, absl::StrCat(spare->name, " is fenced: ", reason),
+                  spare->session != SessionId{});
+    Say(absl::StrCat(spare->name, " at ", spare->address, ", which held nothing, is lost: ", reason),
+        LogLevel::kWarning);
+  }
+  const std::string name = spare->name;
+  spares.erase(spare);
+  if (move && std::find(move->members.begin(), move->members.end(), incarnation) != move->members.end()) {
+    AbandonMove(absl::StrCat(name, " is gone"));
+  }
+}
+
+OrderReply Chief::Impl::OnDrainServer(const std::string& name) {
+  ServerState* server = FindServer(name);
+  if (server == nullptr || server->incarnation == Incarnation{}) {
+    return {false, absl::StrCat("there is no server '", name, "'"), true};
+  }
+  if (!InLayout(*server)) {
+    OnServerLeave(*server, Leave{"evenkeel drain", true});
+    return {true, absl::StrCat(name, " leaves; it held nothing"), false};
+  }
+  auto stays = [&](const ServerState& other) {
+    return !other.leaving && other.incarnation != Incarnation{} && other.name != name;
+  };
+  if (std::none_of(servers.begin(), servers.end(), stays) && std::none_of(spares.begin(), spares.end(), stays)) {
+    return {false, absl::StrCat(name, " is the last server; start another one first"), false};
+  }
+  OnServerLeave(*server, Leave{"evenkeel drain", true});
+  return {true, absl::StrCat(name, " leaves once its stripes have moved to others"), false};
+}
+
+OrderReply Chief::Impl::OnScale(std::uint32_t count) {
+  if (phase == Phase::kEnded) return {false, "the job is over; everyone leaves", false};
+  if (count < 1 || count > kMaxServers) {
+    return {false, absl::StrCat(count, " servers are not possible; 1 to ", kMaxServers, " are"), false};
+  }
+  if (!tensors.empty()) {
+    const auto possible = ParameterLayout::Create(tensors, options.experiment.train.bucket_bytes, count);
+    if (!possible.ok()) return {false, std::string(possible.status().message()), false};
+  }
+  target_servers.reset();
+  if (count == servers.size()) return {true, absl::StrCat("the job has ", count, " servers"), false};
+  target_servers = count;
+  std::size_t ready = 0;
+  for (const ServerState& spare : spares) ready += spare.leaving ? 0 : 1;
+  if (servers.size() + ready >= count) return {true, absl::StrCat("the parameters move to ", count, " servers"), false};
+  return {true,
+          absl::StrCat("the parameters move to ", count, " servers once ", count - servers.size() - ready,
+                       " more have joined; ", servers.size() + ready, " are here"),
+          false};
+}
+
+}  // namespace evenkeel

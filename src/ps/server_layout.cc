@@ -1,0 +1,130 @@
+// Moving to another layout: a place is prepared beside the one that rules, then takes its place; and leaving.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "evenkeel/core/status.h"
+#include "evenkeel/ps/server.h"
+
+namespace evenkeel::ps {
+
+void Server::DropPreparation() {
+  if (!prepared_) return;
+  actions_.push_back(DropPrepared{prepared_->number});
+  prepared_.reset();
+}
+
+void Server::OnPrepare(const Envelope& envelope, const Prepare& prepare) {
+  auto refuse = [&](std::string why) {
+    Say(LogLevel::kWarning, absl::StrCat("cannot prepare layout ", prepare.layout.value(), ": ", why));
+    ToChief(Prepared{prepare.layout, std::move(why)});
+  };
+  const auto theirs = std::pair(envelope.generation, envelope.layout);
+  const auto ours = std::pair(generation_, layout_number_);
+  if (theirs < ours || std::pair(envelope.generation, prepare.layout) <= ours) return;  // overtaken
+  if (prepared_ && prepared_->layout == prepare.layout && prepared_->generation == envelope.generation) {
+    if (prepared_->ready) ToChief(Prepared{prepare.layout, ""});
+    return;
+  }
+  if (prepare.server.value() >= prepare.servers || prepare.sources.empty()) {
+    return refuse(absl::StrCat("place ", prepare.server.value(), " of ", prepare.servers, " from ",
+                               prepare.sources.size(), " servers"));
+  }
+  auto layout = ParameterLayout::Create(prepare.tensors, prepare.bucket_bytes, prepare.servers);
+  auto from = ParameterLayout::Create(prepare.tensors, prepare.bucket_bytes,
+                                      static_cast<std::uint32_t>(prepare.sources.size()));
+  if (!layout.ok() || !from.ok()) return refuse(std::string((layout.ok() ? from : layout).status().message()));
+  DropPreparation();
+  PreparePlace action;
+  action.number = ++preparations_;
+  action.place = Place{std::make_shared<const ParameterLayout>(*std::move(layout)), prepare.server, prepare.optimizer};
+  action.from = std::make_shared<const ParameterLayout>(*std::move(from));
+  action.sources = prepare.sources;
+  action.version = prepare.version;
+  action.envelope = MakeEnvelope();
+  action.envelope.generation = envelope.generation;
+  action.envelope.layout = envelope.layout;
+  if (theirs == ours && configured_) {
+    if (published_ != prepare.version || !applying_.empty()) {
+      return refuse(absl::StrCat("it is at ", ToString(published_), ", not ", ToString(prepare.version)));
+    }
+    action.own = place_.server;
+  }
+  prepared_ = Preparation{action.number, envelope.generation, prepare.layout, prepare.version, action.place, false};
+  Say(LogLevel::kInfo, absl::StrCat("prepares place ", prepare.server.value(), " of ", prepare.servers, ", layout ",
+                                    prepare.layout.value()));
+  actions_.push_back(std::move(action));
+}
+
+Actions Server::OnPrepared(std::uint64_t number, const absl::Status& status, TimePoint now) {
+  if (ended_ || !prepared_ || prepared_->number != number) return Take(now);
+  const LayoutNumber layout = prepared_->layout;
+  if (status.ok()) {
+    prepared_->ready = true;
+  } else {
+    DropPreparation();
+    Say(LogLevel::kWarning, absl::StrCat("cannot prepare layout ", layout.value(), ": ", status.message()));
+  }
+  ToChief(Prepared{layout, std::string(status.message())});
+  return Take(now);
+}
+
+void Server::OnSwitch(const Envelope& envelope, const Switch& order) {
+  const auto theirs = std::pair(envelope.generation, envelope.layout);
+  if (theirs == std::pair(generation_, layout_number_) && configuration_ > 0) {
+    if (configured_) SendConfigured();
+    return;
+  }
+  if (theirs < std::pair(generation_, layout_number_)) return;
+  const bool fits = prepared_ && prepared_->ready && prepared_->layout == envelope.layout &&
+                    prepared_->generation == envelope.generation && prepared_->version == order.version;
+  if (!fits) {
+    Fail(absl::InternalError(
+        absl::StrCat("[ps] layout ", envelope.layout.value(), " rules, but was not prepared here")));
+    return;
+  }
+  Preparation ready = *std::exchange(prepared_, std::nullopt);
+  // The chain of decisions goes on, where this server has followed it.
+  const bool followed = generation_ == envelope.generation && configured_ && published_ == order.version;
+  std::deque<Decision> kept = followed ? std::move(kept_) : std::deque<Decision>();
+  const std::uint64_t hash = decided_hash_;
+  const bool known = followed && chain_known_;
+  ResetPlace();
+  SetPlace(envelope, std::move(ready.place), order.version);
+  kept_ = std::move(kept);
+  decided_ = order.version.commit;
+  decided_hash_ = known ? hash : 0;
+  chain_known_ = known;
+  actions_.push_back(AdoptPrepared{ready.number, order.version});
+}
+
+void Server::OnFetch(SessionId session, const Envelope& envelope, const Fetch& fetch) {
+  auto it = sessions_.find(session);
+  auto refusal = CheckJob(envelope);
+  if (!refusal && (it == sessions_.end() || it->second.incarnation != envelope.sender)) {
+    refusal = Refusal{RefuseReason::kMalformed, "Fetch on a stream without Hello"};
+  }
+  if (!refusal) refusal = CheckPlace(envelope);
+  if (!refusal && (fetch.version != published_ || !applying_.empty())) {
+    refusal =
+        Refusal{RefuseReason::kRetry, absl::StrCat("is at ", ToString(published_), ", not ", ToString(fetch.version))};
+  }
+  if (refusal) return RefuseWorker(session, refusal->reason, refusal->text);
+  actions_.push_back(ServeFetch{session, fetch});
+}
+
+Actions Server::AskToLeave(const std::string& reason, TimePoint now) {
+  if (ended_ || !leave_asked_.empty()) return Take(now);
+  leave_asked_ = reason;
+  if (welcomed_) ToChief(Leave{reason, true});
+  return Take(now);
+}
+
+void Server::OnLeaveNow(const LeaveNow& order) {
+  Say(LogLevel::kInfo, absl::StrCat("leaves: ", order.reason));
+  ToChief(Leave{order.reason});
+  actions_.push_back(Finish{absl::OkStatus()});
+  ended_ = true;
+}
+
+}  // namespace evenkeel::ps

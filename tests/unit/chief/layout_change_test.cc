@@ -1,0 +1,134 @@
+// Which servers share the parameters: lost ones that do not come back, ones that leave, ones that are added.
+#include <catch2/catch.hpp>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "fake_cluster.h"
+
+namespace evenkeel {
+namespace {
+
+FakeClusterOptions Options(const std::string& more) {
+  FakeClusterOptions options;
+  options.samples = 6000;
+  options.overrides =
+      "train.epochs=2 checkpoint.every_commits=7 membership.lease_ms=2000 membership.renew_ms=500 "
+      "membership.ps_replacement_timeout_ms=3000 " +
+      more;
+  return options;
+}
+
+std::vector<std::string> Names(const LayoutRecord& record) {
+  std::vector<std::string> names;
+  for (const ServerAddress& server : record.servers) names.push_back(server.name);
+  return names;
+}
+
+void CheckExact(FakeCluster& cluster) {
+  REQUIRE(cluster.end()->status.ok());
+  REQUIRE(cluster.end()->summary.status == "finished");
+  REQUIRE(cluster.end()->summary.samples_per_epoch == std::vector<std::int64_t>{6000, 6000});
+  std::map<Epoch, std::int64_t> spent;
+  for (const CommitRecord& record : cluster.surviving_commits()) {
+    for (const CommittedUpdate& update : record.decision.updates) spent[update.epoch] += TotalSize(update.positions);
+  }
+  for (const auto& [epoch, samples] : spent) REQUIRE(samples == 6000);
+}
+
+const std::string kModes[] = {"train.sync.mode=bsp", "train.sync.mode=asp", "train.sync.mode=ssp"};
+
+}  // namespace
+
+TEST_CASE("a lost server that does not come back in time is gone on without", "[chief]") {
+  FakeCluster cluster(Options(kModes[GENERATE(0, 1, 2)]));
+  cluster.RunUntil([&] { return cluster.commits().size() >= 9; });
+  cluster.KillServer(0);
+  REQUIRE(cluster.Run());
+  CheckExact(cluster);
+  REQUIRE(cluster.rollbacks() == 1);
+  REQUIRE(Names(cluster.layouts().back()) == std::vector<std::string>{"ps:1"});
+  REQUIRE(cluster.layouts().back().layout == LayoutNumber(2));
+  REQUIRE(cluster.manifests().back().parts.size() == 1);
+}
+
+TEST_CASE("a server that comes too late stands by, and takes the place of the next one that is lost", "[chief]") {
+  FakeCluster cluster(Options(""));
+  cluster.RunUntil([&] { return cluster.commits().size() >= 9; });
+  cluster.KillServer(0);
+  cluster.RunUntil([&] { return cluster.layouts().back().servers.size() == 1; });
+  cluster.StartServer(0);
+  const std::size_t before = cluster.commits().size();
+  cluster.RunUntil([&] { return cluster.commits().size() >= before + 9; });
+  cluster.KillServer(1);
+  REQUIRE(cluster.Run());
+  CheckExact(cluster);
+  REQUIRE(cluster.rollbacks() == 2);
+  REQUIRE(Names(cluster.layouts().back()) == std::vector<std::string>{"ps:0"});
+}
+
+TEST_CASE("a server's stripes move to the others between two commits, and it is released", "[chief]") {
+  FakeClusterOptions options = Options(kModes[GENERATE(0, 1, 2)]);
+  options.servers = 3;
+  options.duplicate = GENERATE(0.0, 0.3);
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() >= 9; });
+  cluster.AskServerToLeave(1);
+  REQUIRE(cluster.Run());
+  CheckExact(cluster);
+  REQUIRE(cluster.ServerReleased(1));
+  REQUIRE(cluster.rollbacks() == 0);
+  REQUIRE(Names(cluster.layouts().back()) == std::vector<std::string>{"ps:0", "ps:2"});
+  REQUIRE(cluster.layouts().back().generation == Generation(1));
+  REQUIRE(cluster.surviving_commits().back().decision.updates.front().computed_on.size() == 2);
+}
+
+TEST_CASE("the servers become more as ordered once enough have joined, and fewer", "[chief]") {
+  FakeCluster cluster(Options(kModes[GENERATE(0, 1, 2)]));
+  cluster.RunUntil([&] { return cluster.commits().size() >= 5; });
+  REQUIRE(absl::StrContains(cluster.Order(Scale{3}).message, "once 1 more"));
+  cluster.RunUntil([&] { return cluster.commits().size() >= 10; });
+  REQUIRE(cluster.layouts().size() == 1);
+  cluster.StartServer(2);
+  cluster.RunUntil([&] { return cluster.layouts().size() == 2; });
+  REQUIRE(Names(cluster.layouts().back()) == std::vector<std::string>{"ps:0", "ps:1", "ps:2"});
+  const std::size_t before = cluster.commits().size();
+  cluster.RunUntil([&] { return cluster.commits().size() >= before + 9; });
+  REQUIRE(cluster.Order(Scale{1}).accepted);
+  REQUIRE(cluster.Run());
+  CheckExact(cluster);
+  REQUIRE(cluster.rollbacks() == 0);
+  REQUIRE(Names(cluster.layouts().back()) == std::vector<std::string>{"ps:0"});
+  REQUIRE((cluster.ServerReleased(1) && cluster.ServerReleased(2)));
+}
+
+TEST_CASE("a move that a server cannot prepare is given up and tried again; training goes on meanwhile", "[chief]") {
+  FakeCluster cluster(Options(""));
+  cluster.RunUntil([&] { return cluster.commits().size() >= 5; });
+  cluster.SetPrepareError("no memory");
+  REQUIRE(cluster.Order(Drain{"ps:0"}).accepted);
+  const std::size_t before = cluster.commits().size();
+  cluster.RunUntil([&] { return cluster.commits().size() >= before + 9; });
+  REQUIRE(cluster.layouts().size() == 1);
+  cluster.SetPrepareError("");
+  REQUIRE(cluster.Run());
+  CheckExact(cluster);
+  REQUIRE(cluster.rollbacks() == 0);
+}
+
+TEST_CASE("the last server is not let go", "[chief]") {
+  FakeClusterOptions options = Options("");
+  options.servers = 1;
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() >= 5; });
+  const OrderReply reply = cluster.Order(Drain{"ps:0"});
+  REQUIRE_FALSE(reply.accepted);
+  REQUIRE(absl::StrContains(reply.message, "last server"));
+  REQUIRE(cluster.Order(Drain{"ps:7"}).unknown);
+  cluster.AskServerToLeave(0);
+  REQUIRE(cluster.Run());
+  CheckExact(cluster);
+}
+
+}  // namespace evenkeel
