@@ -305,7 +305,7 @@ void PsProcess::Step() {
     ps::Actions actions;
     if (result_) return actions;
     if (stop_requested_ && stop_at_ == kNever) {
-      stop_at_ = joined_ ? now + options_.stop_grace : now;
+      stop_at_ = server_.welcomed() ? now + options_.stop_grace : now;  // its stream may be broken just now
       actions = server_.AskToLeave("told to stop", now);
       actions.push_back(ps::LogLine{LogLevel::kInfo, "told to stop; waits for its stripes to move, or the job's end"});
     }

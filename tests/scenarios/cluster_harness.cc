@@ -18,6 +18,7 @@
 #include "evenkeel/core/random.h"
 #include "evenkeel/core/storage.h"
 #include "evenkeel/data/dataset.h"
+#include "evenkeel/protocol/question.h"
 #include "evenkeel/runtime/chief_runner.h"
 #include "evenkeel/runtime/ps_runner.h"
 #include "evenkeel/transport/transports.h"
@@ -213,20 +214,7 @@ Cluster::Cluster(ClusterOptions options) : options_(std::move(options)), transpo
     for (int i = 0; i < options_.workers; ++i) chief.listed_workers.push_back(absl::StrCat("worker:", i));
     return RunChief(chief, *transports_->inner, Storage::Posix(), Clock::Real(), chief_stop_);
   });
-  for (int i = 0; i < options_.servers; ++i) {
-    Start(absl::StrCat("ps:", i), [this, i](StopSource& stop) {
-      PsOptions ps;
-      ps.name = absl::StrCat("ps:", i);
-      ps.index = i;
-      ps.chief_address = kChiefAddress;
-      ps.listen_address = absl::StrCat("ps", i, ":1");
-      ps.experiment_json = options_.experiment.canonical_json;
-      ps.spec_hash = options_.experiment.spec_hash;
-      ps.model_dir = options_.model_dir;
-      ps.chief_timeout = options_.experiment.membership.chief_timeout;
-      return RunPs(ps, transports_->members, Storage::Posix(), Clock::Real(), stop);
-    });
-  }
+  for (int i = 0; i < options_.servers; ++i) AddServer(i);
   for (int i = 0; i < options_.workers; ++i) AddWorker(i);
 }
 
@@ -259,13 +247,36 @@ void Cluster::AddWorker(int worker) {
   });
 }
 
-void Cluster::StopWorker(int worker, const std::string& reason) {
+void Cluster::AddServer(int server) {
+  Start(absl::StrCat("ps:", server), [this, server](StopSource& stop) {
+    PsOptions ps;
+    ps.name = absl::StrCat("ps:", server);
+    ps.index = server;
+    ps.chief_address = kChiefAddress;
+    ps.listen_address = absl::StrCat("ps", server, ":1");
+    ps.experiment_json = options_.experiment.canonical_json;
+    ps.spec_hash = options_.experiment.spec_hash;
+    ps.model_dir = options_.model_dir;
+    ps.chief_timeout = options_.experiment.membership.chief_timeout;
+    return RunPs(ps, transports_->members, Storage::Posix(), Clock::Real(), stop);
+  });
+}
+
+void Cluster::StopMember(const std::string& name, const std::string& reason) {
   std::shared_ptr<StopSource> stop;
   {
     MutexLock lock(mutex_);
-    stop = members_.at(absl::StrCat("worker:", worker)).stop;
+    stop = members_.at(name).stop;
   }
   stop->Request(reason);
+}
+
+std::string Cluster::ScaleServers(std::uint32_t servers) {
+  StopSource stop;
+  const auto answer = Ask(Scale{servers}, kChiefAddress, *transports_->inner, Clock::Real(), stop, kPatience);
+  if (!answer.ok()) return answer.status().ToString();
+  const auto* reply = std::get_if<OrderReply>(&*answer);
+  return reply != nullptr && reply->accepted ? reply->message : absl::StrCat("not accepted: ", NameOf(*answer));
 }
 
 void Cluster::LoseChief() { transports_->members.LoseChief(); }

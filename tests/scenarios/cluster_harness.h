@@ -1,8 +1,8 @@
 // A whole cluster in one process: a chief, servers and workers, each on a thread of its own, over the in-process
 // transport, with a model_dir on disk.
 //
-// Threading: a Cluster is used by the test's thread; StopChief, StopWorker, AddWorker, LoseChief, BreakStreams and
-//            AwaitChief also by a read hook.
+// Threading: a Cluster is used by the test's thread; StopChief, StopMember, AddWorker, AddServer, ScaleServers, LoseChief,
+//            BreakStreams and AwaitChief also by a read hook.
 // Time:      real, but nothing is measured. Whoever does not end within kPatience is named, and the program ends.
 #pragma once
 
@@ -72,9 +72,13 @@ class Cluster {
   Ended Wait();
 
   void StopChief(const std::string& reason) { chief_stop_.Request(reason); }
-  void StopWorker(int worker, const std::string& reason);
-  // Adds a worker that the cluster does not list.
+  // "worker:1" or "ps:0".
+  void StopMember(const std::string& name, const std::string& reason);
+  // Adds a worker or a server that the cluster does not list.
   void AddWorker(int worker);
+  void AddServer(int server);
+  // As `evenkeel scale` orders it; what the chief says.
+  std::string ScaleServers(std::uint32_t servers);
   // From now on no member reaches the chief, as if its machine were gone.
   void LoseChief();
   // Cuts every stream once; members may come back.

@@ -48,7 +48,7 @@ TEST_CASE("a worker that leaves takes no sample with it", "[scenario]") {
     TempFolder folder;
     const Ended ended =
         RunCluster({Mlp(mode), 3, 2, folder.path(), [](Cluster& cluster, int worker, std::int64_t read) {
-                      if (worker == 1 && read == 50) cluster.StopWorker(1, "the machine is wanted");
+                      if (worker == 1 && read == 50) cluster.StopMember("worker:1", "the machine is wanted");
                     }});
     CheckThreeEpochs(ended);
     CHECK(SamplesOf(ended, "worker:1") < kSamples);

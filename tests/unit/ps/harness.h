@@ -52,7 +52,7 @@ class Conversation {
             .spec_hash = kSpec,
             .term = Term(term),
             .generation = Generation(generation),
-            .layout = LayoutNumber(1)};
+            .layout = LayoutNumber(layout)};
   }
   Envelope FromWorker(std::uint64_t worker) const {
     Envelope envelope = FromChief();
@@ -72,7 +72,9 @@ class Conversation {
       if (auto* a = std::get_if<LogLine>(&action)) log += a->text + "\n";
       if (std::holds_alternative<Initialise>(action) || std::holds_alternative<Restore>(action) ||
           std::holds_alternative<AllocateSlot>(action) || std::holds_alternative<ComputeNorms>(action) ||
-          std::holds_alternative<ApplyDecision>(action) || std::holds_alternative<StartSnapshot>(action)) {
+          std::holds_alternative<ApplyDecision>(action) || std::holds_alternative<StartSnapshot>(action) ||
+          std::holds_alternative<PreparePlace>(action) || std::holds_alternative<DropPrepared>(action) ||
+          std::holds_alternative<AdoptPrepared>(action) || std::holds_alternative<ServeFetch>(action)) {
         memory.push_back(action);
       }
     }
@@ -87,6 +89,8 @@ class Conversation {
       if (auto* a = std::get_if<Restore>(&action)) Take(server.OnConfigured(a->version, absl::OkStatus(), now));
       if (auto* a = std::get_if<AllocateSlot>(&action)) Take(server.OnSlotReady(a->slot, absl::OkStatus(), now));
       if (auto* a = std::get_if<ComputeNorms>(&action)) Take(server.OnNorms(a->set, a->attempt, {{0, 2.5}}, now));
+      if (auto* a = std::get_if<PreparePlace>(&action)) Take(server.OnPrepared(a->number, prepared, now));
+      if (auto* a = std::get_if<AdoptPrepared>(&action)) Take(server.OnConfigured(a->version, absl::OkStatus(), now));
       if (auto* a = std::get_if<ApplyDecision>(&action)) Take(server.OnApplied(a->decision.version, 0.01, now));
     }
   }
@@ -140,6 +144,15 @@ class Conversation {
     return decision;
   }
 
+  // Memory actions of one kind that were done.
+  template <class T>
+  std::vector<T> Done() const {
+    std::vector<T> found;
+    for (const Action& action : done) {
+      if (const T* one = std::get_if<T>(&action)) found.push_back(*one);
+    }
+    return found;
+  }
   template <class T>
   std::vector<T> ToChief() const {
     return BodiesIn<T>(chief);
@@ -163,9 +176,10 @@ class Conversation {
 
   Server server;
   TimePoint now{std::chrono::seconds(100)};
-  std::uint64_t term = 1, generation = 1;
+  std::uint64_t term = 1, generation = 1, layout = 1;
   std::uint64_t chain = 0;
   bool hold_memory = false;
+  absl::Status prepared;  // how preparations end
   std::vector<Action> memory, done;
   std::vector<Message> chief;
   std::map<std::uint64_t, std::vector<Message>> workers;
