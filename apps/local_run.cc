@@ -187,6 +187,7 @@ void LocalRun::AskStatus(TimePoint now) {
     answered_ = now;
     display_.Show(*status, now);
     if (trace_ && !trace_->begun() && IsTraining(*status)) trace_->Begin(now);
+    StartServersWanted(*status);
     return;
   }
   if (!processes_->running(kChief) || options_.supervisor.max_restarts == 0 || told_ > 0) {
@@ -196,6 +197,53 @@ void LocalRun::AskStatus(TimePoint now) {
     answered_ = now;
     processes_->Signal(kChief, SIGKILL);
   }
+}
+
+void LocalRun::StartServersWanted(const std::string& status_json) {
+  const auto status = nlohmann::json::parse(status_json, nullptr, false);
+  if (!status.is_object() || told_ > 0 || give_up_at_ || servers_failed_) return;
+  const nlohmann::json wanted = status.value("servers_wanted", nlohmann::json(nullptr));
+  if (!wanted.is_number_unsigned()) return;
+  std::set<std::string> here, leaving;
+  for (const char* list : {"servers", "spare_servers"}) {
+    for (const nlohmann::json& server : status.value(list, nlohmann::json::array())) {
+      (server.value("leaving", false) ? leaving : here).insert(server.value("name", ""));
+    }
+  }
+  const Supervisor& supervisor = processes_->supervisor();
+  for (int i = 0; i < supervisor.size(); ++i) {
+    const std::string& name = supervisor.name(i);
+    if (IsServer(name) && supervisor.alive(i) && !leaving.contains(name)) here.insert(name);
+  }
+  std::set<std::string> taken = here;
+  taken.insert(leaving.begin(), leaving.end());
+  while (here.size() < wanted.get<std::size_t>()) {
+    const std::optional<int> process = IdleServer(taken);
+    absl::Status started = process ? processes_->Start(*process)
+                                   : absl::ResourceExhaustedError(absl::StrCat("launch runs at most ", Supervisor::kMaxProcesses,
+                                                                               " processes"));
+    if (!started.ok()) {
+      servers_failed_ = true;
+      return display_.Say(absl::StrCat("no further server is started: ", started.message()));
+    }
+    const std::string& name = supervisor.name(*process);
+    display_.Say(absl::StrCat(name, " is added, process ", processes_->pid(*process)));
+    here.insert(name);
+    taken.insert(name);
+  }
+}
+
+// One that has ended, or a new one.
+std::optional<int> LocalRun::IdleServer(const std::set<std::string>& taken) {
+  int index = 0;
+  while (taken.contains(absl::StrCat("ps:", index))) ++index;
+  const std::string name = absl::StrCat("ps:", index);
+  const Supervisor& supervisor = processes_->supervisor();
+  for (int i = 0; i < supervisor.size(); ++i) {
+    if (supervisor.name(i) == name) return i;
+  }
+  if (supervisor.size() >= Supervisor::kMaxProcesses) return std::nullopt;
+  return processes_->Add(LocalServer(options_.job, port_, index), RestartOn::kFailure);
 }
 
 void LocalRun::OnInterrupt() {
@@ -229,11 +277,24 @@ void LocalRun::OnExit(int process, const ProcessExit& exit) {
   give_up_at_ = Now() + stop_timeout_;  // the chief ends by itself
 }
 
+int LocalRun::AliveServers() const {
+  int alive = 0;
+  for (int i = 0; i < processes_->supervisor().size(); ++i) {
+    alive += IsServer(processes_->supervisor().name(i)) && processes_->supervisor().alive(i) ? 1 : 0;
+  }
+  return alive;
+}
+
 void LocalRun::OnFailed(int process) {
   if (processes_->supervisor().state(process) != Supervisor::State::kFailed || give_up_at_ || told_ > 0) return;
   const std::string& name = processes_->supervisor().name(process);
-  if (IsServer(name)) {
+  const auto exit = processes_->exit(process);
+  const bool own_verdict = exit && !exit->signalled && exit->value != static_cast<int>(ExitCode::kFailed) &&
+                           exit->value != static_cast<int>(ExitCode::kDeadline);  // wrong input, refused
+  if (IsServer(name) && (own_verdict || AliveServers() == 0)) {
     GiveUp(process, absl::StrCat("the job cannot go on without ", name));
+  } else if (IsServer(name)) {
+    display_.Say("the job goes back to its last checkpoint, and on with the other servers");
   } else if (!IsWorker(name)) {
     display_.Say(absl::StrCat("the job goes on without ", name));
   } else if (trace_ || AliveTrainers() >= options_.least_trainers) {

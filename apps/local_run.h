@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,9 @@ class LocalRun {
   void PlayTrace(TimePoint now);
   int Watch();
   void AskStatus(TimePoint now);
+  // Those that `evenkeel scale` asked for and that are not there.
+  void StartServersWanted(const std::string& status_json);
+  std::optional<int> IdleServer(const std::set<std::string>& taken);
   void OnInterrupt();
   void OnExit(int process, const ProcessExit& exit);
   void OnFailed(int process);
@@ -63,6 +67,7 @@ class LocalRun {
   int Conclude();
   int ChiefDidNotStart(const absl::Status& status);
   int AliveTrainers() const;
+  int AliveServers() const;
   bool chief_alive() const { return processes_->running(0) || processes_->supervisor().alive(0); }
 
   const LocalRunOptions options_;
@@ -82,6 +87,7 @@ class LocalRun {
   std::string gave_up_;                  // why
   int failure_code_ = 0;                 // of the process that failed the job
   std::vector<int> failed_;              // down for good, not looked at yet
+  bool servers_failed_ = false;          // to start; none are added any more
   std::atomic<int> interrupts_ = 0;
 };
 

@@ -24,7 +24,8 @@ LEASE_MS = 2000
 STRETCH_SECONDS = 4.0  # looked at after each event
 SETTLE_SECONDS = 2.0   # before the next one
 LIMITS = {"worker SIGTERM": "2", "worker joins": "1.5", "worker kill -9": f"lease ({LEASE_MS} ms) + 2 steps",
-          "server kill -9": "3 s + the recomputed commits", "quiet": ""}
+          "server SIGTERM": "5", "server added": "5", "server kill -9": "3 s + the recomputed commits", "quiet": ""}
+EVENTS = ("quiet", "worker SIGTERM", "worker joins", "worker kill -9", "server SIGTERM", "server added", "server kill -9")
 
 
 class Bench:
@@ -61,12 +62,26 @@ class Bench:
                     return
             time.sleep(0.1)
 
+    def await_servers(self, servers, spares):
+        until = time.monotonic() + harness.DEADLINE_SECONDS
+        while True:
+            status = self.status()
+            if len(status["servers"]) == servers and len(status["spare_servers"]) == spares:
+                return
+            harness.check(time.monotonic() < until, "servers do not come or go:\n" + self.job.logs())
+            time.sleep(0.05)
+
     def mark(self, event):
         status = self.status()
         self.marks.append((event, status["generation"], status["commit"]))
 
     def act(self, event):
         workers = self.options.workers
+        last = f"ps:{self.options.ps - 1}"
+        if event == "server added":  # its start is no part of what the others pay
+            self.start(last)
+            self.await_servers(self.options.ps - 1, 1)
+            time.sleep(SETTLE_SECONDS)
         self.mark(event)
         if event == "worker SIGTERM":
             self.running["worker:0"].popen.send_signal(signal.SIGTERM)
@@ -74,13 +89,23 @@ class Bench:
             self.start("worker:0")
         elif event == "worker kill -9":
             self.running["worker:1"].popen.kill()
+        elif event == "server SIGTERM":
+            self.running[last].popen.send_signal(signal.SIGTERM)
+        elif event == "server added":
+            subprocess.run([os.path.join(self.options.bin, "evenkeel"), "scale", "--ps", str(self.options.ps), "--chief",
+                            self.chief], capture_output=True, check=True)
         elif event == "server kill -9":
-            self.running["ps:1"].popen.kill()
-            self.running["ps:1"].wait()
-            self.start("ps:1")
+            self.running[last].popen.kill()
+            self.running[last].wait()
+            self.start(last)
         time.sleep(STRETCH_SECONDS)  # the stretch that is looked at, not a wait for something
         if event == "worker kill -9":
             self.start("worker:1")
+        if event == "server SIGTERM":
+            self.running[last].expect(0)
+            self.await_servers(self.options.ps - 1, 0)
+        if event == "server added":
+            self.await_servers(self.options.ps, 0)
         self.await_training(workers - 1 if event == "worker SIGTERM" else workers)
         time.sleep(SETTLE_SECONDS)
 
@@ -91,7 +116,7 @@ class Bench:
         self.await_training(self.options.workers)
         time.sleep(SETTLE_SECONDS)
         for _ in range(self.options.rounds):
-            for event in ("quiet", "worker SIGTERM", "worker joins", "worker kill -9", "server kill -9"):
+            for event in EVENTS:
                 self.act(event)
         self.running["chief:0"].popen.send_signal(signal.SIGTERM)
         self.running["chief:0"].expect(0)
@@ -122,6 +147,8 @@ def main():
     parser.add_argument("--ps", type=int, default=2)
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
+    if options.ps < 2:
+        parser.error("--ps: a server that leaves needs another one; at least 2")
     bench = Bench(options)
     try:
         rows = bench.run()

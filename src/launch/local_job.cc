@@ -1,5 +1,7 @@
 #include "evenkeel/launch/local_job.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "evenkeel/core/role.h"
@@ -68,9 +70,15 @@ ProcessSpec LocalChief(const LocalJobOptions& options) {
   return spec;
 }
 
+ProcessSpec LocalServer(const LocalJobOptions& options, int chief_port, int index) {
+  LocalJobOptions more = options;
+  more.servers = std::max(options.servers, index + 1);
+  return LocalProcess(more, chief_port, Role::kPs, index);
+}
+
 std::vector<ProcessSpec> LocalMembers(const LocalJobOptions& options, int chief_port) {
   std::vector<ProcessSpec> members;
-  for (int i = 0; i < options.servers; ++i) members.push_back(LocalProcess(options, chief_port, Role::kPs, i));
+  for (int i = 0; i < options.servers; ++i) members.push_back(LocalServer(options, chief_port, i));
   for (int i = 0; i < options.workers; ++i) members.push_back(LocalProcess(options, chief_port, Role::kWorker, i));
   if (options.evaluator) members.push_back(LocalProcess(options, chief_port, Role::kEvaluator, 0));
   return members;

@@ -1,5 +1,6 @@
 """Servers that leave, are added and are lost while training goes on."""
 import json
+import os
 import signal
 
 import harness
@@ -21,8 +22,6 @@ def job_cluster(cluster, servers):
     fewer = json.loads(json.dumps(cluster))
     fewer["cluster"]["ps"] = fewer["cluster"]["ps"][:servers]
     return fewer
-
-
 
 
 def finish(job, all_roles):
@@ -70,6 +69,25 @@ def test_a_killed_server_is_gone_on_without(job):
     all_roles.pop("ps:0").wait()
     all_roles["chief:0"].wait_for("all 1 servers hold version g2")
     check(finish(job, all_roles)["samples_rolled_back"] > 0, "nothing was rolled back")
+
+
+def test_launch_adds_the_servers_that_are_asked_for_and_lets_others_go(job):
+    run = job.launch("--ps", "1", "--workers", "2", *ARGUMENTS, "--monitor-interval", "0.1")
+    chief = run.wait_for(r"chief at (127\.0\.0\.1:\d+)").group(1)
+    job.wait_for_log("chief-0.log", "checkpoint g1-c100 is complete")
+    job.start("scale", ["evenkeel", "scale", "--ps", "3", "--chief", chief]).expect(0)
+    run.wait_for("ps:1 is added, process")
+    run.wait_for("ps:2 is added, process")
+    job.wait_for_log("chief-0.log", "all 3 servers hold version g1")
+    job.start("drain", ["evenkeel", "drain", "ps:0", "--chief", chief]).expect(0)
+    job.wait_for_log("chief-0.log", "all 2 servers hold version g1")
+    job.start("scale", ["evenkeel", "scale", "--ps", "3", "--chief", chief]).expect(0)
+    job.wait_for_log("chief-0.log", "(?s)all 3 servers hold version g1.*all 3 servers hold version g1")
+    os.kill(job.pid_of("ps:1"), signal.SIGKILL)
+    run.expect(0)
+    summary = job.summary()
+    check(summary["commits"] == 3000 and set(summary["samples_per_epoch"]) == {480}, summary)
+    job.expect_nothing_left()
 
 
 harness.main(globals())

@@ -33,5 +33,7 @@ ProcessSpec LocalChief(const LocalJobOptions& options);
 ProcessSpec LocalChiefAgain(const LocalJobOptions& options, int port);
 // Servers, workers, evaluator, in this order.
 std::vector<ProcessSpec> LocalMembers(const LocalJobOptions& options, int chief_port);
+// A server, also one beyond options.servers.
+ProcessSpec LocalServer(const LocalJobOptions& options, int chief_port, int index);
 
 }  // namespace evenkeel
