@@ -35,7 +35,7 @@ class Bench:
         self.cluster = self.job.cluster(ps=options.ps, workers=options.workers)
         self.chief = self.cluster["cluster"]["chief"][0]
         self.arguments = ["--threads", "1", "--set", "train.epochs=100000", "--set", f"membership.lease_ms={LEASE_MS}",
-                          "--set", "membership.renew_ms=400", "--set", "checkpoint.every_seconds=1"]
+                          "--set", "membership.renew_ms=400", "--set", f"checkpoint.every_seconds={options.checkpoint_seconds:g}"]
         self.experiment = os.path.join(ROOT, "configs", "experiments", options.experiment + ".json")
         self.running = {}
         self.marks = []  # (event, generation and commit that it came after)
@@ -116,7 +116,7 @@ class Bench:
         self.await_training(self.options.workers)
         time.sleep(SETTLE_SECONDS)
         for _ in range(self.options.rounds):
-            for event in EVENTS:
+            for event in self.options.events:
                 self.act(event)
         self.running["chief:0"].popen.send_signal(signal.SIGTERM)
         self.running["chief:0"].expect(0)
@@ -145,8 +145,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--ps", type=int, default=2)
+    parser.add_argument("--events", default=",".join(EVENTS), type=lambda text: text.split(","),
+                        help="some of: " + ", ".join(EVENTS))
+    parser.add_argument("--checkpoint-seconds", type=float, default=1)
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
+    if unknown := set(options.events) - set(EVENTS):
+        parser.error(f"--events: there is no {', '.join(sorted(unknown))}; there are {', '.join(EVENTS)}")
     if options.ps < 2:
         parser.error("--ps: a server that leaves needs another one; at least 2")
     bench = Bench(options)

@@ -83,6 +83,10 @@ def test_a_worker_paused_beyond_its_lease_changes_nothing_and_joins_again(job):
     # What every server had before the fence may still commit, with the step that was in flight; nothing else does.
     check(len(late) <= 1 and all(u["bound_at"] <= before for u in late), late)
     check(any(u["incarnation"] == lives[1] for r in log if r["record"] == "commit" for u in r["updates"]), lives)
+    # Nor did the servers take anything else in: their checkpoints are what the log's commits give.
+    replay = job.start("replay", ["evenkeel", "replay", "--model-dir", job.model_dir])
+    replay.expect(0)
+    check("bit for bit" in replay.output(), replay.output())
 
 
 def test_members_of_two_jobs_whose_chiefs_swap_addresses_are_refused(job):
