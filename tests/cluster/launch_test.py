@@ -114,11 +114,16 @@ def test_killed_worker_does_not_end_the_job(job):
     job.expect_nothing_left()
 
 
-def test_killed_server_ends_all_where_nothing_is_started_again(job):
-    run = long_job(job, "--max-restarts", "0")
+def test_killed_servers_end_all_where_nothing_is_started_again_and_none_is_left(job):
+    run = long_job(job, "--max-restarts", "0", "--set", "membership.ps_replacement_timeout_ms=200")
     os.kill(job.pid_of("ps:1"), signal.SIGKILL)
+    run.wait_for("on with the other servers")
+    job.wait_for_log("chief-0.log", "all 1 servers hold version g2")
+    os.kill(job.pid_of("ps:0"), signal.SIGKILL)
     check(run.wait(30) != 0, "exit code 0")
-    check("ps:1 ended with signal 9 (Killed)" in run.output(), run.output())
+    for name in ["ps:0", "ps:1"]:
+        check(f"{name} ended with signal 9 (Killed)" in run.output(), run.output())
+    check("the job cannot go on without ps:0" in run.output(), run.output())
     job.expect_nothing_left()
 
 
