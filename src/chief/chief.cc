@@ -190,8 +190,8 @@ void Chief::Impl::AppendLog(LogRecord record) {
 void Chief::Impl::Send(SessionId session, Body body) {
   if (session == SessionId{}) return;
   Message message;
-  message.envelope = Envelope{
-      job_id, options.experiment.spec_hash, options.term, generation, layout, Incarnation{}, membership_epoch};
+  message.envelope =
+      Envelope{job_id, options.experiment.spec_hash, options.term, generation, layout, Incarnation{}, membership_epoch};
   message.body = std::move(body);
   actions.push_back(SendAction{session, std::move(message)});
 }
@@ -376,10 +376,11 @@ void Chief::Impl::CheckDeadlines() {
       return Fail(absl::DeadlineExceededError(
           absl::StrFormat("waited %.1f s for %s", ToSeconds(now - started), MissingMembers())));
     case Phase::kRunning:
-      if (first_grant_done || workers.training() + static_cast<int>(std::count_if(
-                                                    workers.begin(), workers.end(),
-                                                    [](const auto& w) { return w.second.ready && !w.second.rank; })) <
-                                  options.experiment.membership.workers_min) {
+      if (first_grant_done ||
+          workers.training() +
+                  static_cast<int>(std::count_if(workers.begin(), workers.end(),
+                                                 [](const auto& w) { return w.second.ready && !w.second.rank; })) <
+              options.experiment.membership.workers_min) {
         if (workers.training() >= options.experiment.membership.workers_min) return;
         return Fail(absl::DeadlineExceededError(
             absl::StrCat("waited ", ToSeconds(options.experiment.membership.join_timeout), " s for ", WaitingFor())));

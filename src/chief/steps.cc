@@ -66,8 +66,7 @@ void Chief::Impl::OnStepReport(SessionId session, const StepReport& report) {
   if (report.samples <= 0 || !(report.compute_seconds >= 0)) return;
   workers.Change(*worker, [&report](WorkerState& w) {
     w.step_seconds = report.compute_seconds;
-    w.seconds_per_sample =
-        Smooth(w.seconds_per_sample, report.compute_seconds / static_cast<double>(report.samples));
+    w.seconds_per_sample = Smooth(w.seconds_per_sample, report.compute_seconds / static_cast<double>(report.samples));
   });
   if (batches) batches->Observe(worker->incarnation, report.samples, report.compute_seconds);
   WorkerTotals& total = totals[worker->name];
@@ -164,7 +163,8 @@ void Chief::Impl::Commit(SetNumber number) {
   for (const UpdateState& update : updates) {
     decision.samples += update.staged[0]->samples;
     decision.loss_sum += update.staged[0]->loss_sum;
-    CommittedUpdate committed{update.share.update, update.rank, update.share.epoch, update.share.positions, 0, update.bound_at, {}};
+    CommittedUpdate committed{update.share.update, update.rank, update.share.epoch, update.share.positions, 0,
+                              update.bound_at,     {}};
     CommitNumber oldest = commit;
     for (const auto& staged : update.staged) {
       committed.computed_on.push_back(staged->computed_on);

@@ -97,8 +97,8 @@ std::pair<SetState, std::vector<UpdateState>> UpdateTable::Take(SetNumber number
 }
 
 std::optional<SetNumber> UpdateTable::FirstComplete() const {
-  const auto complete =
-      std::find_if(sealed_.begin(), sealed_.end(), [this](SetNumber number) { return sets_.at(number).incomplete == 0; });
+  const auto complete = std::find_if(sealed_.begin(), sealed_.end(),
+                                     [this](SetNumber number) { return sets_.at(number).incomplete == 0; });
   if (complete == sealed_.end()) return std::nullopt;
   return *complete;
 }

@@ -86,8 +86,12 @@ std::optional<std::int64_t> WorkerTable::LeastHeldClock() const {
 }
 
 WorkerTable::Roles WorkerTable::RolesOf(const WorkerState& worker) {
-  return Roles{worker.session, worker.rank,    worker.clock,
-               worker.ready,   worker.leaving, worker.bound.has_value(),
+  return Roles{worker.session,
+               worker.rank,
+               worker.clock,
+               worker.ready,
+               worker.leaving,
+               worker.bound.has_value(),
                worker.provisional.has_value()};
 }
 
