@@ -138,7 +138,7 @@ void Chief::Impl::ChangeLayout() {
   if (!wanted) return;
   layout_wanted = true;
   layout_due = !checkpoint;  // training goes on until that is complete
-  if (!layout_due || !updates.empty() || !unapplied.empty()) return;
+  if (!layout_due || !undecided.updates().empty() || !unapplied.empty()) return;
   if (std::any_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.session == SessionId{}; }))
     return;
   newest_layout = newest_layout.Next();
