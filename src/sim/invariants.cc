@@ -57,7 +57,9 @@ void Invariants::ChiefStarts(const ChiefOptions& options) {
   grants_.clear();
   const LogHistory& log = options.history;
   layout_.reset();
-  for (const auto& [incarnation, member] : log.members) admitted_[incarnation] = Clock{member.clock};
+  for (const auto& [incarnation, member] : log.members) {
+    admitted_[incarnation] = Clock{member.clock, member.admission.name};
+  }
   if (log.generation == Generation{}) return StartGeneration(log.NewGeneration(term_), Nothing());
   // Where the log ends. Its machine may have lost more; servers that live may still have it.
   generation_ = log.generation;
@@ -171,6 +173,25 @@ void Invariants::ChiefSends(const Message& message) {
   }
 }
 
+std::int64_t Invariants::LeastClock(const Clock& from) const {
+  std::int64_t least = from.commits;
+  for (const auto& [incarnation, other] : admitted_) {
+    bool counts = !other.leaving;
+    for (auto grant = grants_.lower_bound(UpdateId{term_, incarnation, 0});
+         !counts && grant != grants_.end() && grant->first.incarnation == incarnation; ++grant) {
+      counts = grant->second.bound;
+    }
+    if (counts) least = std::min(least, other.commits);
+  }
+  return least;
+}
+
+void Invariants::Drained(const std::string& name) {
+  for (auto& [incarnation, member] : admitted_) {
+    if (member.name == name) member.leaving = true;
+  }
+}
+
 void Invariants::OnGrant(UpdateId update, bool bound, const Version& version) {
   auto grant = grants_.find(update);
   if (grant == grants_.end()) return Break(absl::StrCat("update ", ToString(update), " binds without a ticket"));
@@ -181,6 +202,7 @@ void Invariants::OnGrant(UpdateId update, bool bound, const Version& version) {
                               fenced_.contains(update.incarnation) ? "fenced" : "not admitted"));
   }
   if (!bound || std::exchange(grant->second.bound, true)) return;
+  if (clock->second.leaving) Break(absl::StrCat("update ", ToString(update), " binds for a worker that was drained"));
   // A worker has one bound update; what it was granted before is decided, dropped, or was only to read ahead.
   grants_.erase(grants_.lower_bound(UpdateId{update.term, update.incarnation, 0}), grant);
   grant->second.bound_at = version.commit;
@@ -189,8 +211,7 @@ void Invariants::OnGrant(UpdateId update, bool bound, const Version& version) {
   }
   const SyncConfig& sync = experiment_.train.sync;
   if (sync.mode != SyncConfig::Mode::kSsp) return;
-  std::int64_t least = clock->second.commits;
-  for (const auto& [incarnation, other] : admitted_) least = std::min(least, other.commits);
+  const std::int64_t least = LeastClock(clock->second);
   if (clock->second.commits - least > sync.staleness) {
     Break(absl::StrCat("update ", ToString(update), " binds ", clock->second.commits - least,
                        " clocks ahead of the slowest; staleness is ", sync.staleness));
@@ -208,7 +229,7 @@ void Invariants::LogAppended(const LogRecord& record) {
     if (fenced_.contains(admission->incarnation)) {
       Break(absl::StrCat("the fenced incarnation ", admission->incarnation.value(), " is admitted"));
     }
-    if (!admitted_.try_emplace(admission->incarnation, Clock{least}).second) {
+    if (!admitted_.try_emplace(admission->incarnation, Clock{least, admission->name}).second) {
       Break(absl::StrCat("incarnation ", admission->incarnation.value(), " is admitted twice"));
     }
     if (static_cast<std::int64_t>(admitted_.size()) > experiment_.membership.workers_max) {

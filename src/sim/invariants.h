@@ -45,6 +45,8 @@ class Invariants {
   void ChiefStarts(const ChiefOptions& options);
   void ChiefSends(const Message& message);
   void LogAppended(const LogRecord& record);
+  // The chief has agreed to let a member go.
+  void Drained(const std::string& name);
   void JobEnded(const EndAction& end, const std::map<Version, Manifest>& manifests);
   // What a part of a checkpoint stands for.
   struct Part {
@@ -118,6 +120,8 @@ class Invariants {
   };
   struct Clock {
     std::int64_t commits = 0;
+    std::string name;
+    bool leaving = false;  // it may end what it holds
   };
   struct Server {
     Term term;
@@ -163,6 +167,8 @@ class Invariants {
   void OnCommit(const CommitRecord& record);
   bool IsAdopted(const Decision& decision);
   void CheckUpdate(const CommittedUpdate& update, const Decision& decision);
+  // The clock that the slowest has who holds or may hold a ticket; that of `from`, where nobody is behind it.
+  std::int64_t LeastClock(const Clock& from) const;
   void OnGrant(UpdateId update, bool bound, const Version& version);
   void Spend(const CommittedUpdate& update);
   void CheckSpread();

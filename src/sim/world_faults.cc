@@ -67,8 +67,11 @@ void World::Apply(const Fault& fault) {
       return;
     case FaultKind::kDrain:
       if (chief_ != nullptr && !chief_->end()) {
-        scheduler_.At(scheduler_.now(), chief_,
-                      [chief = chief_, name = fault.node] { (void)chief->Order(Drain{name}); });
+        scheduler_.At(scheduler_.now(), chief_, [this, chief = chief_, name = fault.node] {
+          const OrderReply reply = chief->Order(Drain{name});
+          // Of two processes of one name the one that waits leaves.
+          if (reply.accepted && !absl::StrContains(reply.message, "had not begun")) invariants_.Drained(name);
+        });
       }
       return;
     case FaultKind::kScale:
