@@ -202,7 +202,6 @@ void Invariants::OnGrant(UpdateId update, bool bound, const Version& version) {
                               fenced_.contains(update.incarnation) ? "fenced" : "not admitted"));
   }
   if (!bound || std::exchange(grant->second.bound, true)) return;
-  if (clock->second.leaving) Break(absl::StrCat("update ", ToString(update), " binds for a worker that was drained"));
   // A worker has one bound update; what it was granted before is decided, dropped, or was only to read ahead.
   grants_.erase(grants_.lower_bound(UpdateId{update.term, update.incarnation, 0}), grant);
   grant->second.bound_at = version.commit;

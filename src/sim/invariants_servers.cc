@@ -36,6 +36,7 @@ void Invariants::ServerSends(std::uint32_t server, const Message& message) {
 void Invariants::ServerTakes(std::uint32_t server, UpdateId update) {
   const auto fence = fenced_in_.find(update.incarnation);
   if (fence == fenced_in_.end() || servers_[server].acknowledged < std::pair(term_, fence->second)) return;
+  if (servers_[server].generation != generation_) return;  // nothing is decided there any more
   Break(absl::StrCat(Name(server), " takes a part of update ", ToString(update),
                      ", whose worker it has acknowledged to be fenced"));
 }

@@ -63,6 +63,7 @@ class FaultMaker {
     } else if (dice < 910) {
       fault.kind = FaultKind::kReconnect;
       fault.node = Chance(rng_, 0.6) ? Worker() : Server();
+      fault.share = fault.node[0] == 'p' && Chance(rng_, 0.5) ? 1 : 0;
     } else if (dice < 935) {
       fault.kind = FaultKind::kManifestFailure;
       fault.node = "chief";
@@ -256,6 +257,8 @@ Scenario MakeScenario(std::uint64_t seed) {
       scenario.faults.push_back(maker.MakeInAMove(scenario.faults.back().at_ms));
     }
   }
+  if (Chance(rng, 0.2)) scenario.work_us = Between(rng, 1000, 20'000);
+  scenario.move_us = Chance(rng, 0.5) ? Between(rng, 0, 150'000) : 0;
   std::stable_sort(scenario.faults.begin(), scenario.faults.end(),
                    [](const Fault& a, const Fault& b) { return a.at_ms < b.at_ms; });
   return scenario;

@@ -8,7 +8,6 @@
 namespace evenkeel::sim {
 namespace {
 
-constexpr Duration kWorkTime = std::chrono::microseconds(800);
 constexpr Duration kSnapshotTime = std::chrono::milliseconds(10);
 constexpr Duration kCopyTime = std::chrono::milliseconds(3);
 
@@ -255,7 +254,14 @@ void ServerProcess::BeginWork() {
   if (const auto* apply = std::get_if<ps::ApplyDecision>(&work)) {
     CheckSlots(UpdateIds(apply->decision), apply->slots, "as its sum begins");
   }
-  environment_.scheduler.At(now() + Vary(rng_, kWorkTime), this, [this] { EndWork(); });
+  const bool moves = std::holds_alternative<ps::ServeFetch>(work) || std::holds_alternative<ps::AdoptPrepared>(work);
+  const Scenario& scenario = environment_.scenario;
+  const auto time = std::chrono::microseconds(scenario.work_us + (moves ? scenario.move_us : 0));
+  const Duration takes = Vary(rng_, time);
+  if (std::holds_alternative<ps::ApplyDecision>(work) && std::exchange(reconnects_in_work_, false)) {
+    environment_.scheduler.At(now() + takes / 2, this, [this] { Reconnect(); });
+  }
+  environment_.scheduler.At(now() + takes, this, [this] { EndWork(); });
 }
 
 void ServerProcess::EndWork() {

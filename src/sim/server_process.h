@@ -25,6 +25,7 @@ class ServerProcess final : public Peer {
   void OnMessage(SessionId stream, Message message, Payload payload) override;
   void OnClosed(SessionId stream) override;
   void Reconnect();  // while the old stream stays open
+  void ReconnectInWork() { reconnects_in_work_ = true; }  // in the middle of the next decision
   void Leave();      // SIGTERM: once its stripes have moved to others; in the end anyway
   void FailSnapshot() { ++failing_snapshots_; }
 
@@ -120,6 +121,7 @@ class ServerProcess final : public Peer {
   bool working_ = false;
   int failing_snapshots_ = 0;
   TimePoint stop_at_ = kNever;  // the end of a grace time
+  bool reconnects_in_work_ = false;
   bool let_go_ = false;
   bool left_ = false;
   bool ended_ = false;

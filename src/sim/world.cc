@@ -185,8 +185,8 @@ void World::Supervise() {
   if (finished_) return;
   for (const auto& server : servers_) {
     if (server->alive() && server->ended() && server->left()) {
-      supervised_.erase(server->index());
       scheduler_.Kill(*server);  // seen to
+      if (LivingServer(server->machine()) == nullptr) supervised_.erase(server->index());
     }
   }
   if (chief_ != nullptr && !chief_->end()) StartServers();

@@ -84,7 +84,9 @@ void World::Apply(const Fault& fault) {
     case FaultKind::kSlow:
       return network_.Slow(fault.node, fault.peer, Milliseconds(fault.for_ms), 10 * Milliseconds(fault.for_ms));
     case FaultKind::kReconnect:
-      if (ServerProcess* server = LivingServer(fault.node); server != nullptr && !server->paused()) server->Reconnect();
+      if (ServerProcess* server = LivingServer(fault.node); server != nullptr && !server->paused()) {
+        fault.share >= 0.5 ? server->ReconnectInWork() : server->Reconnect();
+      }
       for (WorkerProcess* worker : LivingWorkers(fault.node)) {
         if (!worker->paused()) worker->Reconnect();
       }

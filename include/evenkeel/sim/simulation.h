@@ -30,7 +30,8 @@ enum class FaultKind : std::uint8_t {
   kBreak,            // the connections between node and peer; undelivered messages of either direction may be lost
   kPartition,        // nothing from node reaches peer for `for_ms`; no connection is seen to break
   kSlow,             // messages from node to peer take up to `for_ms` longer each, for ten times as long
-  kReconnect,        // node opens a second stream to the chief, while the first one is open
+  kReconnect,        // node opens a second stream to the chief, while the first one is open; a server with share 1 does
+                     // so in the middle of its next decision
   kManifestFailure,  // the chief cannot write its next manifest
   kSnapshotFailure,  // node, a server, cannot write its next snapshot
   kStop,             // SIGTERM to the chief; the job is started again later
@@ -63,6 +64,8 @@ struct Scenario {
   std::int64_t step_us = 0;             // what a step costs beside that
   std::int64_t delay_us = 0;            // usual delay of a message
   double slow_stages = 0;               // share of stages whose payload is still being copied for a while
+  std::int64_t work_us = 800;           // what each piece of a server's work takes
+  std::int64_t move_us = 0;             // what a piece of a server's state takes to another, and to adopt all of it
   std::vector<Fault> faults;            // ascending by time
   bool keeps_workers = true;            // workers_min processes at least, as somebody who wants the job to end would
   std::int64_t ends_at_ms = 0;          // SIGTERM to the chief, for good; 0: the job trains to its end
