@@ -40,8 +40,8 @@ void Chief::Impl::OpenTerm(std::int64_t unix_ms) {
 // After the checkpoint's state is loaded: the commits that the log holds, and the members.
 absl::Status Chief::Impl::TakeUpLog() {
   base_hash = chain_hash;
-  // A machine that stopped may have lost the end of a segment, but not all of the next one: what follows a gap is as lost
-  // as the gap.
+  // A machine that stopped may have lost the end of a segment, but not all of the next one: what follows a gap is as
+  // lost as the gap.
   std::erase_if(log.commits, [this](const Decision& decision) { return decision.version.commit <= commit; });
   for (std::size_t i = 0; i < log.commits.size(); ++i) {
     if (log.commits[i].version.commit != commit.Next()) log.commits.resize(i);
@@ -77,7 +77,7 @@ absl::Status Chief::Impl::Adopt(const Decision& decision) {
   for (const CommittedUpdate& update : decision.updates) {
     EK_RETURN_IF_ERROR(Annotate(ledger->Adopt(update.epoch, update.positions), name));
     auto worker = workers.find(update.update.incarnation);
-    if (worker != workers.end()) worker->second.clock = update.clock;
+    if (worker != workers.end()) worker->second.clock = ClockAfter(update, worker->second.clock);
   }
   commit = commit.Next();
   chain_hash = decision.hash;
@@ -122,8 +122,8 @@ bool Chief::Impl::HashesAgree() {
       if (decision.version == holding.decided) expected = decision.hash;
     }
     if (expected == holding.hash) continue;
-    Fail(absl::InternalError(absl::StrCat(server.name, " has obeyed decision ", ToString(holding.decided), " with hash ",
-                                          holding.hash, ", but the log's has hash ", expected,
+    Fail(absl::InternalError(absl::StrCat(server.name, " has obeyed decision ", ToString(holding.decided),
+                                          " with hash ", holding.hash, ", but the log's has hash ", expected,
                                           ": two chiefs have decided; restart servers and chief to go on from ",
                                           CheckpointName(durable->version))));
     return false;
