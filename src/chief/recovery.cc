@@ -78,7 +78,7 @@ absl::Status Chief::Impl::Adopt(const Decision& decision) {
   for (const CommittedUpdate& update : decision.updates) {
     EK_RETURN_IF_ERROR(Annotate(ledger->Adopt(update.epoch, update.positions), name));
     if (const WorkerState* worker = workers.Find(update.update.incarnation)) {
-      workers.Change(*worker, [&update](WorkerState& w) { w.clock = update.clock; });
+      workers.Change(*worker, [&update](WorkerState& w) { w.clock = ClockAfter(update, w.clock); });
     }
   }
   commit = commit.Next();

@@ -206,7 +206,8 @@ void Server::OnSnapshot(const Snapshot& snapshot) {
     ToChief(SnapshotDone{.version = snapshot.version, .file = snapshot.file, .error = std::move(why)});
   };
   if (snapshotting_ == snapshot.version) return;
-  if (last_snapshot_ && last_snapshot_->version == snapshot.version && last_snapshot_->error.empty()) {
+  const bool known = last_snapshot_ && last_snapshot_->version == snapshot.version;
+  if (known && (last_snapshot_->error.empty() || snapshot.version.commit < decided_)) {
     ToChief(*last_snapshot_);
     return;
   }
