@@ -121,6 +121,7 @@ class Bench:
         names = ["chief:0", *(f"ps:{i}" for i in range(self.options.ps)), *(f"worker:{i}" for i in range(self.options.workers))]
         for name in names:
             self.start(name)
+        self.running["chief:0"].wait_for("describes the model")
         self.await_training(self.options.workers)
         time.sleep(SETTLE_SECONDS)
         for _ in range(self.options.rounds):
