@@ -223,6 +223,9 @@ void Chief::Impl::WelcomeWorker(const WorkerState& worker) {
                   options.experiment.train.bucket_bytes,
                   options.experiment.train.seed};
   welcome.servers = ServerAddresses();
+  const auto listed = static_cast<std::int64_t>(options.listed_workers.size());
+  const auto sharers = std::max(listed, std::int64_t{workers.training()} + 1);
+  welcome.likely_samples = (options.experiment.train.global_batch_size + sharers - 1) / sharers;
   Send(worker.session, std::move(welcome));
 }
 

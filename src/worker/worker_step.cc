@@ -100,7 +100,7 @@ void Worker::StageAll(int server) {
   StageClosing(server);
 }
 
-absl::StatusOr<StepResult> Worker::Compute(const Ticket& ticket, const Batch& batch) {
+ModelInput Worker::InputOf(const Batch& batch) {
   ModelInput input;
   input.batch = batch.size();
   if (data_.dataset->spec().sparse) {
@@ -112,8 +112,12 @@ absl::StatusOr<StepResult> Worker::Compute(const Ticket& ticket, const Batch& ba
   input.labels = batch.labels;
   MixRowKeys(batch, options_.experiment.train.seed, row_keys_);
   input.row_keys = row_keys_;
+  return input;
+}
+
+absl::StatusOr<StepResult> Worker::Compute(const Ticket& ticket, const Batch& batch) {
   model_->ParametersChanged();
-  return model_->TrainStep(input, [&](int tensor) {
+  return model_->TrainStep(InputOf(batch), [&](int tensor) {
     buffers_->TensorReady(tensor, [&](int bucket) {
       if (Cancelled(ticket.update)) return;
       for (int server = 0; server < server_count(); ++server) StageBucket(ticket.update, bucket, server);
