@@ -49,8 +49,8 @@ void AddScaleCommand(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
       "scale",
-      "Changes the number of parameter servers while training goes on: servers to be added are started by hand "
-      "(evenkeel-ps) and join; those that are too many end with 0");
+      "Changes the number of parameter servers while training goes on: launch starts those that it lacks, "
+      "elsewhere they are started by hand (evenkeel-ps) and join; those that are too many end with 0");
   command->add_option("--ps", options->servers, "So many servers share the parameters")
       ->required()
       ->check(CLI::Range(1, 4096));
