@@ -51,6 +51,7 @@ void Map(D& d, In<D, RollbackRecord> m, Out<D, pb_log::RollbackRecord> p) {
 template <class D>
 void Map(D& d, In<D, CommitRecord> m, Out<D, pb_log::CommitRecord> p) {
   EK_MESSAGE(decision);
+  EK_VALUE(training_seconds);
 }
 template <class D>
 void Map(D& d, In<D, CheckpointRecord> m, Out<D, pb_log::CheckpointRecord> p) {
@@ -75,6 +76,7 @@ void Map(D& d, In<D, SegmentRecord> m, Out<D, pb_log::SegmentRecord> p) {
   EK_VALUE(membership_epoch);
   EK_LIST(members);
   EK_VALUES(clocks);
+  EK_VALUE(training_seconds);
   if constexpr (!D::kEncode) {
     if (m.clocks.size() != m.members.size()) {
       d.Fail("clocks", absl::StrCat("has ", m.clocks.size(), " entries for ", m.members.size(), " members"));

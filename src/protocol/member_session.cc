@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "evenkeel/core/log.h"
 #include "evenkeel/core/mutex.h"
+#include "evenkeel/protocol/question.h"
 
 namespace evenkeel {
 namespace {
@@ -283,6 +284,8 @@ void MemberSession::State::OnClosed(std::uint64_t from, const absl::Status& stat
     next_renew = kNever;
     if (leaving || job_ended) {
       if (!end_with) end_with = absl::OkStatus();
+    } else if (!end_with && absl::IsUnimplemented(status) && envelope.sender == Incarnation{}) {
+      end_with = NoAnswer(options.chief_address, status);  // no chief will ever be there
     } else if (!end_with) {
       const TimePoint now = clock.Now();
       if (lost_since == kNever) lost_since = now;

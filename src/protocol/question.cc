@@ -18,6 +18,7 @@ namespace {
 constexpr Duration kFirstDelay = std::chrono::milliseconds(50);
 constexpr Duration kLongestDelay = std::chrono::seconds(2);
 constexpr Duration kLongestTry = std::chrono::seconds(5);
+constexpr char kParameterServerMethod[] = "here is /evenkeel.v1.ParameterServer/";
 
 // Outlives the call where the transport still holds it.
 struct Exchange : StreamHandler {
@@ -58,6 +59,18 @@ void Pause(const Clock& clock, StopSource& stop, TimePoint until) {
 
 }  // namespace
 
+absl::Status NoAnswer(const std::string& address, const absl::Status& closed) {
+  if (!absl::IsUnimplemented(closed)) {
+    return absl::UnavailableError(
+        absl::StrCat("the chief at ", address, " does not answer", closed.ok() ? "" : ": ", closed.message()));
+  }
+  // A listener of ours that is no chief says what it is.
+  const bool server = closed.message().find(kParameterServerMethod) != absl::string_view::npos;
+  return absl::InvalidArgumentError(absl::StrCat(address, " is ",
+                                                 server ? "a parameter server (evenkeel-ps)" : "another program",
+                                                 ", not a chief: give the address at which evenkeel-chief listens"));
+}
+
 absl::StatusOr<Body> Ask(const Body& question, const std::string& address, Transport& transport, const Clock& clock,
                          StopSource& stop, Duration timeout) {
   const TimePoint deadline = clock.Now() + timeout;
@@ -86,10 +99,7 @@ absl::StatusOr<Body> Ask(const Body& question, const std::string& address, Trans
         absl::StrCat("the chief at ", address, " refused (", ToString(refuse->reason), "): ", refuse->message));
   }
   if (stopped) return Stopped(stop);
-  if (closed) {
-    return absl::UnavailableError(
-        absl::StrCat("the chief at ", address, " does not answer", closed->ok() ? "" : ": ", closed->message()));
-  }
+  if (closed) return NoAnswer(address, *closed);
   return absl::DeadlineExceededError(
       absl::StrFormat("waited %.1f s for the chief at %s to answer", ToSeconds(timeout), address));
 }

@@ -193,7 +193,9 @@ template <class D>
 void Map(D& d, In<D, StatusRequest> m, Out<D, pb::StatusRequest> p) {}
 
 template <class D>
-void Map(D& d, In<D, ExperimentRequest> m, Out<D, pb::ExperimentRequest> p) {}
+void Map(D& d, In<D, ExperimentRequest> m, Out<D, pb::ExperimentRequest> p) {
+  EK_VALUE(name);
+}
 template <class D>
 void Map(D& d, In<D, Drain> m, Out<D, pb::Drain> p) {
   EK_VALUE(name);

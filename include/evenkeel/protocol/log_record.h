@@ -50,6 +50,7 @@ struct RollbackRecord {
 };
 struct CommitRecord {
   Decision decision;
+  double training_seconds = 0;  // of the job so far; 0: not known
   friend bool operator==(const CommitRecord&, const CommitRecord&) = default;
 };
 struct CheckpointRecord {
@@ -74,6 +75,8 @@ struct SegmentRecord {
   MembershipEpoch membership_epoch;
   std::vector<AdmissionRecord> members;
   std::vector<std::int64_t> clocks;  // of the members
+  // From each chief's first ticket to its last commit, summed; the time without a chief is not in it.
+  double training_seconds = 0;
   friend bool operator==(const SegmentRecord&, const SegmentRecord&) = default;
 };
 using LogRecord =

@@ -109,6 +109,7 @@ struct StatusRequest {
   friend bool operator==(const StatusRequest&, const StatusRequest&) = default;
 };
 struct ExperimentRequest {
+  std::string name;  // of a worker that is to join; else empty
   friend bool operator==(const ExperimentRequest&, const ExperimentRequest&) = default;
 };
 // Lets a member go in good order.

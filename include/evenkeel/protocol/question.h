@@ -15,7 +15,11 @@
 
 namespace evenkeel {
 
-// The answer. Also kUnavailable, where nobody listens at `address` ("host:port").
+// What it means that the stream of a question closed unanswered: kUnavailable, or kInvalidArgument where another program
+// than a chief listens at `address`, with what it is.
+absl::Status NoAnswer(const std::string& address, const absl::Status& closed);
+
+// The answer. Also what NoAnswer says, where no chief listens at `address` ("host:port").
 absl::StatusOr<Body> Ask(const Body& question, const std::string& address, Transport& transport, const Clock& clock,
                          StopSource& stop, Duration timeout);
 

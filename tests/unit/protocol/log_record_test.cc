@@ -20,7 +20,7 @@ std::vector<LogRecord> SampleRecords() {
       FenceRecord{.incarnation = Incarnation(1), .epoch = MembershipEpoch(2), .reason = "lease"},
       LayoutRecord{.layout = LayoutNumber(1), .generation = Generation(2), .servers = {{"a:1", Incarnation(3)}}},
       RollbackRecord{.generation = Generation(1), .checkpoint = SampleVersion(2)},
-      CommitRecord{.decision = SampleDecision()},
+      CommitRecord{.decision = SampleDecision(), .training_seconds = 1.5},
       CheckpointRecord{.version = SampleVersion(1)},
       EndRecord{.status = "finished", .message = "m"},
       SegmentRecord{.version = SampleVersion(1),
@@ -33,7 +33,8 @@ std::vector<LogRecord> SampleRecords() {
                     .layout = {LayoutNumber(8), Generation(9), {{"a:1", Incarnation(10)}}},
                     .membership_epoch = MembershipEpoch(11),
                     .members = {{Incarnation(12), "worker:0", Rank(13), MembershipEpoch(14), 15, "c"}},
-                    .clocks = {16}},
+                    .clocks = {16},
+                    .training_seconds = 17.5},
   };
 }
 

@@ -177,7 +177,7 @@ inline std::vector<Body> SampleBodies() {
       StageAck{.update = SampleUpdate(1), .attempt = 2, .complete = true, .missing = {3, 1, 2}},
       Pull{.request = 1, .at_least = SampleVersion(2), .deadline_ms = 3},
       PullData{.request = 1, .version = SampleVersion(2), .bucket = -1},
-      ExperimentRequest{},
+      ExperimentRequest{.name = "worker:spare-7"},
       ExperimentReply{.job_id = "j", .experiment_json = "{}", .spec_hash = "h"},
       Drain{.name = "worker:1"},
       OrderReply{.accepted = true, .message = "m", .unknown = true},
