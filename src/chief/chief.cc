@@ -264,7 +264,8 @@ bool Chief::Impl::CheckEnvelope(SessionId session, const Message& message) {
 void Chief::Impl::Dispatch(SessionId session, Message& message) {
   if (auto* join = std::get_if<Join>(&message.body)) return OnJoin(session, *join);
   if (std::holds_alternative<StatusRequest>(message.body)) return Send(session, StatusReply{StatusJson(now)});
-  if (std::holds_alternative<ExperimentRequest>(message.body)) {
+  if (const auto* request = std::get_if<ExperimentRequest>(&message.body)) {
+    NoteComing(request->name);
     const Experiment& experiment = options.experiment;
     return Send(session, ExperimentReply{job_id, experiment.canonical_json, experiment.spec_hash});
   }
@@ -323,7 +324,7 @@ void Chief::Impl::Advance() {
     if (phase == Phase::kRunning) Grant();
   }
   if (phase == Phase::kEnding) TakeFinalCheckpoint();
-  const std::string waiting_for = phase == Phase::kEnded ? "" : WaitingFor();
+  const std::string waiting_for = phase == Phase::kEnded ? "" : WaitingToSay();
   if (waiting_for != said_waiting) {
     said_waiting = waiting_for;
     if (phase != Phase::kEnded) {
@@ -332,7 +333,14 @@ void Chief::Impl::Advance() {
       for (const auto& [session, join] : waiting) Send(session, told);
       for (const auto& [incarnation, worker] : workers) Send(worker.session, told);
     }
-    if (!waiting_for.empty()) Say(absl::StrCat("waiting for ", waiting_for));
+    if (!waiting_for.empty()) {
+      const WaitingEnd end = WaitingUntil();
+      std::string text = absl::StrCat("waiting for ", waiting_for);
+      if (end.at != kNever) {
+        absl::StrAppendFormat(&text, "; %s in %.1f s unless %s", end.then, ToSeconds(end.at - now), end.unless);
+      }
+      Say(std::move(text));
+    }
   }
 }
 

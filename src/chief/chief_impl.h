@@ -20,6 +20,7 @@
 #include "chief/worker_table.h"
 #include "evenkeel/chief/chief.h"
 #include "evenkeel/protocol/layout.h"
+#include "nlohmann/json_fwd.hpp"
 
 namespace evenkeel {
 
@@ -28,6 +29,8 @@ constexpr std::size_t kEndedNoncesKept = 1024;
 constexpr std::size_t kTotalsKept = 256;
 inline constexpr char kOtherWorkers[] = "others";
 constexpr std::size_t kMaxSpareServers = 64;
+constexpr std::size_t kMemberEventsKept = 64;
+constexpr std::size_t kMaxComing = 64;
 
 struct ServerState {
   std::string name;  // "ps:0"
@@ -46,7 +49,8 @@ struct ServerState {
   std::optional<TimePoint> state_since;  // as the member said with its last renewal
 };
 
-// Sums over the whole job, kept for the summary when a worker has gone.
+// Sums over the job's surviving commits, kept for the summary when a worker has gone. Checkpoints hold them, and the
+// log's commits are added to that; only what step reports said since the checkpoint is lost with a chief.
 struct WorkerTotals {
   std::int64_t commits = 0, samples = 0, steps = 0;
   double step_seconds = 0;
@@ -61,6 +65,20 @@ struct LayoutMove {
   std::set<Incarnation> filled;
   const std::set<Incarnation>& done() const { return filling ? filled : prepared; }
   TimePoint deadline = kNever;
+};
+
+// What has happened to a member, for whoever watches.
+struct MemberEvent {
+  std::uint64_t number = 0;  // counts in this chief's life
+  std::string kind;          // admitted, left, fenced
+  std::string text;
+};
+
+// Until when the job stands still, what happens then, and what would spare it that.
+struct WaitingEnd {
+  TimePoint at = kNever;
+  const char* then = "";
+  const char* unless = "";
 };
 
 struct CheckpointInProgress {
@@ -112,6 +130,11 @@ struct Chief::Impl {
   void AdmitReady();
   void Fence(Incarnation incarnation, const std::string& reason, bool orderly);
   void ForgetTotals(const std::string& name);
+  // Also of a worker that is no member any more.
+  std::string NameOfWorker(Incarnation incarnation) const;
+  void CountCommitted(Incarnation incarnation, std::int64_t samples);
+  void NoteMember(const char* kind, const std::string& text);
+  void NoteComing(const std::string& name);
   bool FirstGrantMayCome();
   std::string MissingMembers() const;
   Waiting WaitingNow() const;
@@ -209,12 +232,18 @@ struct Chief::Impl {
   void Fail(absl::Status status);
   void EndJob(absl::Status status);
   Summary MakeSummary() const;
+  double TrainingSeconds(TimePoint at) const;
   std::string EncodeState() const;
   absl::Status LoadState(const Manifest& manifest);
 
   // --- chief_status.cc
   std::string StatusJson(TimePoint at) const;
   std::string WaitingFor() const;
+  // The same, but one text for all of a move of stripes: what is said when it changes.
+  std::string WaitingToSay() const;
+  WaitingEnd WaitingUntil() const;
+  double SecondsLeft() const;
+  void AddMembers(nlohmann::json& status, TimePoint at) const;
 
   Version version() const { return Version{generation, commit}; }
   bool training_complete() const {
@@ -239,6 +268,8 @@ struct Chief::Impl {
   std::uint64_t base_hash = 0;      // of the checkpoint's version, while recovering
   std::optional<Version> reading;   // up to this decision, in kReading
   std::int64_t samples_rolled_back = 0;
+  double seconds_before = 0;         // of training, under earlier chiefs
+  std::int64_t samples_untimed = 0;  // committed before the log said how long that took
   Phase phase = Phase::kGathering;
   TimePoint phase_deadline = kNever;
   TimePoint last_tick{};
@@ -280,6 +311,9 @@ struct Chief::Impl {
   MembershipEpoch membership_epoch;
   LeaseTable leases;
   std::map<std::string, WorkerTotals> totals;
+  std::deque<MemberEvent> member_events;  // the newest
+  std::uint64_t last_member_event = 0;
+  std::map<std::string, TimePoint> coming;  // workers that have the experiment and open their data, since when
   bool first_grant_done = false;
   std::string said_waiting;            // the last "waiting for" line, so that it is said once
 

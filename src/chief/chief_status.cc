@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "chief/chief_impl.h"
 #include "nlohmann/json.hpp"
 
@@ -45,7 +46,88 @@ std::string Chief::Impl::WaitingFor() const {
   return "";
 }
 
+std::string Chief::Impl::WaitingToSay() const {
+  std::vector<std::string> names;
+  if (phase == Phase::kRunning && move && workers.training() >= options.experiment.membership.workers_min) {
+    for (const auto* list : {&servers, &spares}) {
+      for (const ServerState& server : *list) {
+        const auto& members = move->members;
+        if (std::count(members.begin(), members.end(), server.incarnation) > 0) names.push_back(server.name);
+      }
+    }
+  } else if (phase == Phase::kConfiguring) {
+    for (const ServerState& server : servers) names.push_back(server.name);
+  } else {
+    return WaitingFor();
+  }
+  std::sort(names.begin(), names.end());
+  return absl::StrCat("the stripes of ", absl::StrJoin(names, ", "));
+}
+
+WaitingEnd Chief::Impl::WaitingUntil() const {
+  const auto present = [](const ServerState& server) { return server.incarnation != Incarnation{}; };
+  switch (phase) {
+    case Phase::kGathering: {
+      const bool all = std::all_of(servers.begin(), servers.end(), present);
+      const bool some = std::any_of(servers.begin(), servers.end(), present);
+      if (had_layout && some && !all && replace_until < phase_deadline) {
+        return {replace_until, "the job goes on with the servers that are here", "they come"};
+      }
+      return {phase_deadline, "the job ends", "they come"};
+    }
+    case Phase::kReading:
+    case Phase::kConfiguring:
+      return {phase_deadline, "the job ends", "they are there"};
+    case Phase::kRunning: {
+      const std::int64_t least = options.experiment.membership.workers_min;
+      const std::int64_t here = workers.training();
+      if (first_grant_done && here < least) return {phase_deadline, "the job ends", "more workers join"};
+      if (!first_grant_done) {
+        const bool enough = here + static_cast<std::int64_t>(workers.ready().size()) >= least;
+        return {phase_deadline, enough ? "training begins without them" : "the job ends", "they come"};
+      }
+      return {move ? move->deadline : kNever, "the move is given up", "they are there"};
+    }
+    case Phase::kEnding:
+      return {phase_deadline, "the job fails", "it is complete"};
+    case Phase::kFinalScore:
+      return {phase_deadline, "the job ends without it", "it comes"};
+    case Phase::kEnded:
+      return {};
+  }
+  return {};
+}
+
 namespace {
+
+// How far the job has come, also before the model is known and its checkpoint and log are taken up.
+struct Standing {
+  CommitNumber commit;
+  std::int64_t samples_trained = 0, samples = 0;
+  std::optional<double> loss;
+};
+
+// By the checkpoint, and by the log's commits after it where they may be gone on with.
+Standing StandingBefore(const Manifest& manifest, const std::deque<Decision>* commits) {
+  Standing standing{manifest.version.commit, manifest.samples_trained, 0, std::nullopt};
+  const auto state = nlohmann::json::parse(manifest.chief_state, nullptr, /*allow_exceptions=*/false);
+  if (state.is_object()) {
+    if (const auto found = state.find("samples_per_epoch"); found != state.end() && found->is_number_integer()) {
+      standing.samples = found->get<std::int64_t>();
+    }
+    if (const auto found = state.find("train_loss"); found != state.end() && found->is_number()) {
+      standing.loss = found->get<double>();
+    }
+  }
+  if (commits == nullptr) return standing;
+  for (const Decision& decision : *commits) {
+    if (decision.version.commit != standing.commit.Next()) continue;
+    standing.commit = decision.version.commit;
+    standing.samples_trained += decision.samples;
+    standing.loss = decision.loss_sum / static_cast<double>(decision.samples);
+  }
+  return standing;
+}
 
 nlohmann::json LeaseLeft(const LeaseTable& leases, Incarnation member, TimePoint at) {
   const TimePoint until = leases.Until(member);
@@ -68,58 +150,27 @@ nlohmann::json LedgerJson(const SampleLedger& ledger, const UpdateTable& undecid
           {"completed_epochs", ledger.completed_epochs()},
           {"next_epoch", next ? nlohmann::json(next->value()) : nlohmann::json(nullptr)},
           {"free", ledger.FreeTotal()},
+          {"free_in_next_epoch", next ? ledger.FreeIn(*next) : 0},
           {"in_updates", computed},
           {"granted_ahead", ahead}};
 }
 
 }  // namespace
 
-std::string Chief::Impl::StatusJson(TimePoint at) const {
-  using Json = nlohmann::json;
+// At the measured rate.
+double Chief::Impl::SecondsLeft() const {
   const TrainConfig& train = options.experiment.train;
-  Json json;
-  json["job_id"] = job_id;
-  json["name"] = options.experiment.name;
-  json["phase"] = ToString(phase);
-  json["status"] = end_status;
-  json["reason"] = end_reason;
-  json["waiting_for"] = phase == Phase::kEnded ? "" : WaitingFor();
-  json["sync"] = ToString(train.sync.mode);
-  json["term"] = options.term.value();
-  json["generation"] = generation.value();
-  json["commit"] = commit.value();
-  json["membership_epoch"] = membership_epoch.value();
-  json["samples_trained"] = samples_trained;
-  json["dropped_updates"] = dropped_updates;
-  json["epoch"] = samples > 0 ? static_cast<double>(samples_trained) / static_cast<double>(samples) : 0;
-  json["epochs"] = train.epochs;
-  json["max_commits"] = train.max_commits;
-  json["samples_per_epoch"] = ledger ? Json(ledger->spent_per_epoch()) : Json::array();
-  json["ledger"] = ledger ? LedgerJson(*ledger, undecided, workers) : Json(nullptr);
-  json["workers_min"] = options.experiment.membership.workers_min;
-  json["workers_max"] = options.experiment.membership.workers_max;
-  json["loss"] = any_loss ? Json(last_loss) : Json(nullptr);
-  json["examples_per_second"] = rate;
-  double eta = -1;
-  if (rate > 0) {
-    double left = train.epochs > 0 ? static_cast<double>(train.epochs * samples - samples_trained) : 1e300;
-    if (train.max_commits > 0 && commit.value() > 0) {
-      const double per_commit = static_cast<double>(samples_trained) / static_cast<double>(commit.value());
-      left = std::min(left,
-                      per_commit * static_cast<double>(train.max_commits - static_cast<std::int64_t>(commit.value())));
-    }
-    eta = std::max(0.0, left) / rate;
+  double left = train.epochs > 0 ? static_cast<double>(train.epochs * samples - samples_trained) : 1e300;
+  if (train.max_commits > 0 && commit.value() > 0) {
+    const double per_commit = static_cast<double>(samples_trained) / static_cast<double>(commit.value());
+    left =
+        std::min(left, per_commit * static_cast<double>(train.max_commits - static_cast<std::int64_t>(commit.value())));
   }
-  json["eta_seconds"] = eta >= 0 ? Json(eta) : Json(nullptr);
-  json["last_checkpoint"] = durable ? Json(CheckpointName(durable->version)) : Json(nullptr);
-  json["checkpoint_in_progress"] = checkpoint ? Json(CheckpointName(checkpoint->manifest.version)) : Json(nullptr);
-  json["evaluators"] = evaluators.size();
-  json["eval"] = nullptr;
-  if (last_eval) {
-    Json metrics = Json::object();
-    for (const auto& [name, value] : last_eval->metrics) metrics[name] = value;
-    json["eval"] = {{"checkpoint", CheckpointName(last_eval->version)}, {"metrics", metrics}};
-  }
+  return std::max(0.0, left) / rate;
+}
+
+void Chief::Impl::AddMembers(nlohmann::json& json, TimePoint at) const {
+  using Json = nlohmann::json;
   json["layout"] = layout.value();
   json["servers_wanted"] = target_servers ? Json(*target_servers) : Json(nullptr);
   for (const auto& [key, list] : {std::pair("servers", &servers), std::pair("spare_servers", &spares)}) {
@@ -143,6 +194,8 @@ std::string Chief::Impl::StatusJson(TimePoint at) const {
                {"incarnation", incarnation.value()},
                {"rank", worker.rank ? Json(worker.rank->value()) : Json(nullptr)},
                {"connected", worker.session != SessionId{}},
+               {"leaving", worker.leaving},
+               {"standing_by", worker.standing_by && !worker.rank},
                {"clock", worker.clock},
                {"step_seconds", worker.step_seconds},
                {"state", worker.state},
@@ -153,6 +206,70 @@ std::string Chief::Impl::StatusJson(TimePoint at) const {
   }
   json["joining"] = Json::array();
   for (const auto& [session, join] : waiting) json["joining"].push_back(join.name);
+  json["coming"] = Json::array();
+  for (const auto& [name, since] : coming) {
+    if (since + options.experiment.membership.join_timeout <= at) continue;
+    json["coming"].push_back({{"name", name}, {"seconds", ToSeconds(at - since)}});
+  }
+  json["worker_totals"] = Json::object();
+  for (const auto& [name, total] : totals) {
+    json["worker_totals"][name] = {{"commits", total.commits}, {"samples", total.samples}};
+  }
+  json["member_events"] = Json::array();
+  for (const MemberEvent& event : member_events) {
+    json["member_events"].push_back({{"number", event.number}, {"kind", event.kind}, {"text", event.text}});
+  }
+}
+
+std::string Chief::Impl::StatusJson(TimePoint at) const {
+  using Json = nlohmann::json;
+  const TrainConfig& train = options.experiment.train;
+  Json json;
+  json["job_id"] = job_id;
+  json["name"] = options.experiment.name;
+  json["phase"] = ToString(phase);
+  json["status"] = end_status;
+  json["reason"] = end_reason;
+  const std::string waiting_for = phase == Phase::kEnded ? "" : WaitingFor();
+  json["waiting_for"] = waiting_for;
+  const WaitingEnd waiting_end = waiting_for.empty() ? WaitingEnd{} : WaitingUntil();
+  const bool ends = waiting_end.at != kNever;
+  json["waiting_seconds_left"] = ends ? Json(std::max(0.0, ToSeconds(waiting_end.at - at))) : Json(nullptr);
+  json["waiting_then"] = ends ? waiting_end.then : "";
+  json["waiting_unless"] = ends ? waiting_end.unless : "";
+  json["sync"] = ToString(train.sync.mode);
+  json["term"] = options.term.value();
+  json["generation"] = generation.value();
+  Standing standing{commit, samples_trained, samples, any_loss ? std::optional(last_loss) : std::nullopt};
+  if (!ledger && options.resume) standing = StandingBefore(*options.resume, recovering ? &log.commits : nullptr);
+  json["commit"] = standing.commit.value();
+  json["membership_epoch"] = membership_epoch.value();
+  json["samples_trained"] = standing.samples_trained;
+  json["dropped_updates"] = dropped_updates;
+  json["epoch"] =
+      standing.samples > 0 ? static_cast<double>(standing.samples_trained) / static_cast<double>(standing.samples) : 0;
+  json["epochs"] = train.epochs;
+  json["max_commits"] = train.max_commits;
+  json["samples_per_epoch"] = ledger ? Json(ledger->spent_per_epoch()) : Json::array();
+  json["ledger"] = ledger ? LedgerJson(*ledger, undecided, workers) : Json(nullptr);
+  json["workers_min"] = options.experiment.membership.workers_min;
+  json["workers_max"] = options.experiment.membership.workers_max;
+  json["loss"] = standing.loss ? Json(*standing.loss) : Json(nullptr);
+  // What was measured says nothing about a job that stands still.
+  const bool moves = phase == Phase::kRunning && waiting_for.empty() && rate > 0;
+  json["examples_per_second"] = moves ? Json(rate) : Json(nullptr);
+  json["eta_seconds"] = moves ? Json(SecondsLeft()) : Json(nullptr);
+  const std::optional<Manifest>& newest = ledger ? durable : options.resume;
+  json["last_checkpoint"] = newest ? Json(CheckpointName(newest->version)) : Json(nullptr);
+  json["checkpoint_in_progress"] = checkpoint ? Json(CheckpointName(checkpoint->manifest.version)) : Json(nullptr);
+  json["evaluators"] = evaluators.size();
+  json["eval"] = nullptr;
+  if (last_eval) {
+    Json metrics = Json::object();
+    for (const auto& [name, value] : last_eval->metrics) metrics[name] = value;
+    json["eval"] = {{"checkpoint", CheckpointName(last_eval->version)}, {"metrics", metrics}};
+  }
+  AddMembers(json, at);
   return json.dump();
 }
 

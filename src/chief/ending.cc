@@ -50,6 +50,23 @@ BatchController::State BatchesFromJson(const Json& list) {
   return state;
 }
 
+Json TotalsToJson(const std::map<std::string, WorkerTotals>& totals) {
+  Json list = Json::object();
+  for (const auto& [name, total] : totals) {
+    list[name] = {total.commits, total.samples, total.steps, total.step_seconds};
+  }
+  return list;
+}
+
+std::map<std::string, WorkerTotals> TotalsFromJson(const Json& list) {
+  std::map<std::string, WorkerTotals> totals;
+  for (const auto& [name, entry] : list.items()) {
+    totals[name] = WorkerTotals{entry.at(0).get<std::int64_t>(), entry.at(1).get<std::int64_t>(),
+                                entry.at(2).get<std::int64_t>(), entry.at(3).get<double>()};
+  }
+  return totals;
+}
+
 }  // namespace
 
 // --- checkpoints ----------------------------------------------------------------------------------------------------
@@ -233,6 +250,11 @@ void Chief::Impl::EndJob(absl::Status status) {
   actions.push_back(std::move(action));
 }
 
+// Of the whole job, without the times at which it had no chief.
+double Chief::Impl::TrainingSeconds(TimePoint at) const {
+  return seconds_before + (first_ticket ? ToSeconds(at - *first_ticket) : 0);
+}
+
 Summary Chief::Impl::MakeSummary() const {
   Summary summary;
   summary.status = end_status;
@@ -248,12 +270,9 @@ Summary Chief::Impl::MakeSummary() const {
       summary.samples_per_epoch.pop_back();
     }
   }
-  if (first_ticket) {
-    summary.wall_seconds = ToSeconds(last_commit_at.value_or(now) - *first_ticket);
-    std::int64_t here = 0;
-    for (const auto& [name, total] : totals) here += total.samples;
-    if (summary.wall_seconds > 0) summary.examples_per_second = static_cast<double>(here) / summary.wall_seconds;
-  }
+  summary.wall_seconds = TrainingSeconds(last_commit_at.value_or(now));
+  const std::int64_t timed = log.samples_committed - samples_untimed;
+  if (summary.wall_seconds > 0) summary.examples_per_second = static_cast<double>(timed) / summary.wall_seconds;
   if (any_loss) summary.train_loss = last_loss;
   if (last_eval) {
     if (last_eval->version == version()) summary.eval = last_eval->metrics;
@@ -291,6 +310,7 @@ std::string Chief::Impl::EncodeState() const {
   state["chain_hash"] = chain_hash;
   state["batches"] = batches ? BatchesToJson(batches->Save()) : Json(nullptr);
   state["train_loss"] = any_loss ? Json(last_loss) : Json(nullptr);
+  state["workers"] = TotalsToJson(totals);
   return state.dump();
 }
 
@@ -324,6 +344,8 @@ absl::Status Chief::Impl::LoadState(const Manifest& manifest) {
         state.at("batches").is_array()) {
       EK_RETURN_IF_ERROR(batches->Load(BatchesFromJson(state.at("batches"))));
     }
+    // A checkpoint of an older program has none.
+    totals = TotalsFromJson(state.value("workers", Json::object()));
     if (state.at("train_loss").is_number()) {
       last_loss = state.at("train_loss").get<double>();
       any_loss = true;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "chief/chief_impl.h"
+#include "evenkeel/core/plural.h"
 #include "evenkeel/core/status.h"
 
 namespace evenkeel {
@@ -14,6 +15,8 @@ namespace {
 // After a move that failed.
 constexpr Duration kMovePause = std::chrono::seconds(2);
 constexpr std::uint32_t kMaxServers = 4096;
+// Up to so many, some may own nothing: a small model is no reason to refuse a small cluster.
+constexpr std::uint32_t kMaxIdleServers = 16;
 // Orders are not logged.
 constexpr char kAskAgain[] = "; a chief that is started again before that must be asked again";
 
@@ -328,19 +331,34 @@ OrderReply Chief::Impl::OnScale(std::uint32_t count) {
   if (!tensors.empty()) {
     const auto possible = ParameterLayout::Create(tensors, options.experiment.train.bucket_bytes, count);
     if (!possible.ok()) return {false, std::string(possible.status().message()), false};
+    std::uint32_t sharers = 0;
+    for (std::uint32_t i = 0; i < count; ++i) sharers += possible->ServerFloats(ServerIndex(i)) > 0 ? 1 : 0;
+    if (sharers < count && count > kMaxIdleServers) {
+      return {false,
+              absl::StrCat(Counted(count, "server"), ": the parameters have too few stripes; only ", sharers,
+                           " would own any"),
+              false};
+    }
   }
+  const std::string superseded =
+      target_servers && *target_servers != count
+          ? absl::StrCat("; the order of ", Counted(*target_servers, "server"), " is superseded")
+          : "";
   target_servers.reset();
   if (move) target_servers = count;  // it may have to be called off
-  if (count == servers.size()) return {true, absl::StrCat("the job has ", count, " servers"), false};
+  if (count == servers.size()) {
+    return {true, absl::StrCat("the job has ", Counted(count, "server"), superseded), false};
+  }
   target_servers = count;
   std::size_t ready = 0;
   for (const ServerState& spare : spares) ready += spare.leaving ? 0 : 1;
-  if (servers.size() + ready >= count)
-    return {true, absl::StrCat("the parameters move to ", count, " servers", kAskAgain), false};
-  return {true,
-          absl::StrCat("the parameters move to ", count, " servers once ", count - servers.size() - ready,
-                       " more have joined; ", servers.size() + ready, " are here", kAskAgain),
-          false};
+  const std::size_t here = servers.size() + ready;
+  std::string text = absl::StrCat("the parameters move to ", Counted(count, "server"));
+  if (here < count) {
+    absl::StrAppend(&text, " once ", count - here, " more ", count - here == 1 ? "has" : "have", " joined; ", here,
+                    here == 1 ? " is" : " are", " here");
+  }
+  return {true, absl::StrCat(text, superseded, kAskAgain), false};
 }
 
 }  // namespace evenkeel

@@ -30,6 +30,7 @@ void LogHistory::Add(const LogRecord& record) {
                    std::int64_t least = members.empty() ? 0 : members.begin()->second.clock;
                    for (const auto& [incarnation, member] : members) least = std::min(least, member.clock);
                    members[admission.incarnation] = Member{admission, least};
+                   names[admission.incarnation] = admission.name;
                  },
                  [this](const FenceRecord& fence) {
                    Raise(membership_epoch, fence.epoch);
@@ -50,6 +51,7 @@ void LogHistory::Add(const LogRecord& record) {
                  },
                  [this](const CommitRecord& commit) {
                    samples_committed += commit.decision.samples;
+                   training_seconds = std::max(training_seconds, commit.training_seconds);
                    for (const CommittedUpdate& update : commit.decision.updates) {
                      auto member = members.find(update.update.incarnation);
                      if (member != members.end()) {
@@ -68,14 +70,17 @@ void LogHistory::Add(const LogRecord& record) {
                    Raise(last_generation, segment.last_generation);
                    Raise(last_incarnation, segment.last_incarnation);
                    samples_committed = segment.samples_committed;
+                   training_seconds = segment.training_seconds;
                    generation = segment.generation;
                    rollbacks = segment.rollbacks;
                    layout.reset();
                    if (!segment.layout.servers.empty()) layout = last_layout = segment.layout;
                    membership_epoch = segment.membership_epoch;
                    members.clear();
+                   names.clear();
                    for (std::size_t i = 0; i < segment.members.size(); ++i) {
                      members[segment.members[i].incarnation] = Member{segment.members[i], segment.clocks[i]};
+                     names[segment.members[i].incarnation] = segment.members[i].name;
                    }
                  },
              },
@@ -88,6 +93,7 @@ SegmentRecord LogHistory::Segment() const {
   segment.last_generation = last_generation;
   segment.last_incarnation = last_incarnation;
   segment.samples_committed = samples_committed;
+  segment.training_seconds = training_seconds;
   segment.generation = generation;
   segment.rollbacks = rollbacks;
   if (layout) segment.layout = *layout;

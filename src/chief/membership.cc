@@ -21,10 +21,18 @@ std::string Chief::Impl::MissingMembers() const {
   }
   absl::flat_hash_set<std::string> joining;
   for (const auto& [session, join] : waiting) joining.insert(join.name);
-  for (const std::string& name : options.listed_workers) {
+  auto look_for = [&](const std::string& name) {
     const WorkerState* worker = workers.ByName(name);
     const bool here = (worker != nullptr && (worker->ready || phase != Phase::kRunning)) || joining.contains(name);
     if (!here) missing.push_back(name);
+  };
+  if (recovering) {
+    // One of those that had been there says what the model is; nobody else is awaited.
+    for (const auto& [incarnation, member] : log.members) {
+      if (tensors.empty()) look_for(member.admission.name);
+    }
+  } else if (!first_grant_done) {
+    for (const std::string& name : options.listed_workers) look_for(name);
   }
   if (missing.empty() && tensors.empty()) missing.push_back("a first worker");
   if (missing.size() > 8) {
@@ -168,6 +176,7 @@ void Chief::Impl::OnWorkerJoin(SessionId session, Join& join) {
                          false);
   }
   Say(absl::StrCat(join.name, " is here"));
+  coming.erase(join.name);
   waiting[session] = std::move(join);
   if (phase != Phase::kRunning) return Send(session, WaitingNow());
   Join kept = std::move(waiting.at(session));
@@ -316,9 +325,10 @@ OrderReply Chief::Impl::OnDrain(const std::string& name) {
 
 // What workers are told while the job stands still.
 Waiting Chief::Impl::WaitingNow() const {
-  Waiting waiting_now{WaitingFor(), 0};
-  if (!waiting_now.for_whom.empty() && phase_deadline != kNever) {
-    waiting_now.deadline_ms = std::max<std::int64_t>(1, (phase_deadline - now) / std::chrono::milliseconds(1));
+  Waiting waiting_now{WaitingToSay(), 0};
+  const TimePoint until = WaitingUntil().at;
+  if (!waiting_now.for_whom.empty() && until != kNever) {
+    waiting_now.deadline_ms = std::max<std::int64_t>(1, (until - now) / std::chrono::milliseconds(1));
   }
   return waiting_now;
 }
@@ -371,8 +381,10 @@ void Chief::Impl::AdmitReady() {
                               worker->compute_fingerprint});
     Send(worker->session, Admitted{rank});
     totals.try_emplace(worker->name);
-    Say(absl::StrCat(worker->name, " admitted with rank ", rank.value(), " in membership epoch ",
-                     membership_epoch.value()));
+    const std::string text = absl::StrCat(worker->name, " admitted with rank ", rank.value(), " in membership epoch ",
+                                          membership_epoch.value());
+    Say(text);
+    if (first_ticket) NoteMember("admitted", text);
   }
 }
 
@@ -390,6 +402,34 @@ void Chief::Impl::ForgetTotals(const std::string& name) {
   totals.erase(gone);
 }
 
+std::string Chief::Impl::NameOfWorker(Incarnation incarnation) const {
+  if (const WorkerState* worker = workers.Find(incarnation)) return worker->name;
+  const auto former = log.names.find(incarnation);
+  return former == log.names.end() ? kOtherWorkers : former->second;
+}
+
+void Chief::Impl::CountCommitted(Incarnation incarnation, std::int64_t count) {
+  const std::string name = NameOfWorker(incarnation);
+  WorkerTotals& total = totals[name];
+  ++total.commits;
+  total.samples += count;
+  if (workers.ByName(name) == nullptr) ForgetTotals(name);
+}
+
+void Chief::Impl::NoteMember(const char* kind, const std::string& text) {
+  member_events.push_back({++last_member_event, kind, text});
+  if (member_events.size() > kMemberEventsKept) member_events.pop_front();
+}
+
+// It opens its data now, and joins after that.
+void Chief::Impl::NoteComing(const std::string& name) {
+  if (name.empty() || workers.ByName(name) != nullptr) return;
+  std::erase_if(coming,
+                [this](const auto& one) { return one.second + options.experiment.membership.join_timeout <= now; });
+  if (coming.size() < kMaxComing || coming.contains(name)) coming[name] = now;
+  Say(absl::StrCat(name, " has fetched the experiment and opens its data"));
+}
+
 void Chief::Impl::Fence(Incarnation incarnation, const std::string& reason, bool orderly) {
   if (workers.Find(incarnation) == nullptr) return;
   const WorkerState worker = workers.Remove(incarnation);
@@ -405,11 +445,15 @@ void Chief::Impl::Fence(Incarnation incarnation, const std::string& reason, bool
   if (worker.bound) undecided.Fence(*worker.bound, membership_epoch);
   if (orderly) {
     actions.push_back(CloseAction{worker.session});
-    Say(absl::StrCat(worker.name, " left: ", reason));
+    const std::string text = absl::StrCat(worker.name, " left: ", reason);
+    Say(text);
+    NoteMember("left", text);
   } else {
     RefuseSession(worker.session, RefuseReason::kStaleIncarnation, absl::StrCat(worker.name, " is fenced: ", reason),
                   worker.session != SessionId{});
-    Say(absl::StrCat(worker.name, " is fenced: ", reason), LogLevel::kWarning);
+    const std::string text = absl::StrCat(worker.name, " is fenced: ", reason);
+    Say(text, LogLevel::kWarning);
+    NoteMember("fenced", text);
   }
   if (phase != Phase::kRunning || workers.training() >= options.experiment.membership.workers_min) return;
   if (!first_grant_done) return;

@@ -19,6 +19,8 @@ void Chief::Impl::OpenTerm(std::int64_t unix_ms) {
   recovering = newest && log.layout && log.layout->layout == layout &&
                (newest->version.generation == log.generation ||
                 (!log.rollbacks.empty() && log.rollbacks.back().checkpoint == newest->version));
+  seconds_before = log.training_seconds;
+  if (seconds_before <= 0) samples_untimed = log.samples_committed;
   AppendLog(term);
   if (recovering) {
     generation = log.generation;
@@ -77,6 +79,7 @@ absl::Status Chief::Impl::Adopt(const Decision& decision) {
   const std::int64_t completed_before = ledger->completed_epochs();
   for (const CommittedUpdate& update : decision.updates) {
     EK_RETURN_IF_ERROR(Annotate(ledger->Adopt(update.epoch, update.positions), name));
+    CountCommitted(update.update.incarnation, TotalSize(update.positions));
     if (const WorkerState* worker = workers.Find(update.update.incarnation)) {
       workers.Change(*worker, [&update](WorkerState& w) { w.clock = ClockAfter(update, w.clock); });
     }
@@ -143,7 +146,7 @@ void Chief::Impl::OnKeptDecisions(ServerState& server, const KeptDecisions& kept
     if (absl::Status status = Adopt(decision); !status.ok()) {
       return Fail(Annotate(status, absl::StrCat("[chief] what ", server.name, " has kept")));
     }
-    AppendLog(CommitRecord{decision});
+    AppendLog(CommitRecord{decision, 0});
   }
   if (version() < *reading) return;  // more follows
   reading.reset();
@@ -221,6 +224,10 @@ void Chief::Impl::RollBack(const std::string& reason) {
     ledger.emplace(samples, options.experiment.train.epochs);
     samples_trained = 0;
     chain_hash = 0;
+    totals.clear();
+  }
+  for (const auto& [incarnation, worker] : workers) {
+    if (worker.rank) totals.try_emplace(worker.name);
   }
   commit = durable ? durable->version.commit : CommitNumber(0);
   samples_rolled_back += trained - samples_trained;

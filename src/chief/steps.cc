@@ -174,6 +174,7 @@ void Chief::Impl::Commit(SetNumber number) {
     in_row.rank = update.rank;
     in_row.batch = TotalSize(update.share.positions);
     in_row.staleness = static_cast<std::int64_t>(commit.value() - oldest.value());
+    CountCommitted(update.share.worker, in_row.batch);
     if (const WorkerState* worker = workers.Find(update.share.worker)) {
       workers.Change(*worker, [](WorkerState& w) {
         ++w.clock;
@@ -182,9 +183,6 @@ void Chief::Impl::Commit(SetNumber number) {
       committed.clock = worker->clock;
       in_row.name = worker->name;
       in_row.step_seconds = worker->step_seconds;
-      WorkerTotals& total = totals[worker->name];
-      ++total.commits;
-      total.samples += in_row.batch;
     }
     row.workers.push_back(std::move(in_row));
     decision.updates.push_back(std::move(committed));
@@ -211,7 +209,7 @@ void Chief::Impl::Commit(SetNumber number) {
   row.epoch = static_cast<double>(samples_trained) / static_cast<double>(samples);
   row.loss = last_loss;
   row.learning_rate = decision.learning_rate;
-  row.seconds = first_ticket ? ToSeconds(now - *first_ticket) : 0;
+  row.seconds = record.training_seconds = TrainingSeconds(now);
   row.examples_per_second = rate;
   row.dropped_updates = dropped_updates;
 

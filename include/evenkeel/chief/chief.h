@@ -72,7 +72,7 @@ struct CommitRow {
   std::int64_t samples_trained = 0;
   double loss = 0;   // mean over the samples
   double learning_rate = 0;
-  double seconds = 0;            // since the first ticket
+  double seconds = 0;            // of training so far, of the whole job
   double examples_per_second = 0;
   std::int64_t dropped_updates = 0;
   struct Worker {

@@ -48,6 +48,7 @@ class LogHistory {
   Incarnation last_incarnation;       // highest that any record names
   std::optional<EndRecord> end;       // of the newest term, when it ended
   std::int64_t samples_committed = 0;  // surviving or not
+  double training_seconds = 0;         // as in SegmentRecord
   // The line that the log ends in.
   Generation generation;  // 0: none yet
   std::vector<RollbackRecord> rollbacks;  // oldest first
@@ -56,6 +57,8 @@ class LogHistory {
   MembershipEpoch membership_epoch;
   std::map<Incarnation, Member> members;
   std::deque<Decision> commits;  // after the newest durable checkpoint of this line
+  // Workers that were members since the last segment began: those of `commits`, but for one that was fenced before it.
+  std::map<Incarnation, std::string> names;
 };
 
 }  // namespace evenkeel

@@ -69,7 +69,7 @@ struct Summary {
   std::vector<std::int64_t> samples_per_epoch;
   std::int64_t dropped_updates = 0;
   std::int64_t samples_rolled_back = 0;
-  double wall_seconds = 0;
+  double wall_seconds = 0;  // from each chief's first ticket to its last commit, summed
   double examples_per_second = 0;
   std::optional<double> train_loss;
   std::vector<std::pair<std::string, double>> eval;  // of the final checkpoint

@@ -1,0 +1,193 @@
+// What the chief says of its job: in its status, in its lines, and in the summary of a job that had several chiefs.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "unit/chief/fake_cluster.h"
+
+namespace evenkeel {
+namespace {
+
+using Json = nlohmann::json;
+
+Json Status(FakeCluster& cluster) { return Json::parse(cluster.chief().StatusJson(cluster.now())); }
+
+bool Said(const FakeCluster& cluster, const std::string& text) {
+  return std::any_of(cluster.lines().begin(), cluster.lines().end(),
+                     [&text](const std::string& line) { return absl::StrContains(line, text); });
+}
+
+std::int64_t SamplesOf(const Json& totals) {
+  std::int64_t sum = 0;
+  for (const Json& total : totals) sum += total.at("samples").get<std::int64_t>();
+  return sum;
+}
+
+// What a chief that is started again finds.
+ChiefOptions Again(const FakeCluster& before, int workers) {
+  auto experiment = ParseExperiment(before.manifests().back().experiment_json, "again", {});
+  REQUIRE(experiment.ok());
+  ChiefOptions options;
+  options.term = Term(2);
+  options.experiment = *experiment;
+  options.model_dir = "model";
+  options.servers = 2;
+  for (int i = 0; i < workers; ++i) options.listed_workers.push_back(absl::StrCat("worker:", i));
+  for (const LogRecord& record : before.log()) options.history.Add(record);
+  options.resume = before.manifests().back();
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("below workers_min status and line say until when the job waits, and no rate is shown", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 60000;
+  options.overrides =
+      "membership.workers_min=2 membership.lease_ms=2000 membership.renew_ms=500 membership.join_timeout_ms=30000";
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 5; });
+  CHECK(Status(cluster).at("examples_per_second").is_number());
+  CHECK(Status(cluster).at("eta_seconds").is_number());
+  cluster.KillWorker(0);
+  cluster.KillWorker(1);
+  cluster.RunUntil([&] { return Said(cluster, "1 of at least 2"); });
+  CHECK(
+      Said(cluster, "waiting for workers: 1 of at least 2 are here; the job ends in 30.0 s unless more workers join"));
+  const Json status = Status(cluster);
+  CHECK(status.at("examples_per_second").is_null());
+  CHECK(status.at("eta_seconds").is_null());
+  CHECK(status.at("waiting_then") == "the job ends");
+  CHECK(status.at("waiting_unless") == "more workers join");
+  CHECK(status.at("waiting_seconds_left").get<double>() == Approx(30).margin(0.6));
+  CHECK(status.at("member_events").back().at("kind") == "fenced");
+}
+
+TEST_CASE("a restarted chief tells the true step at once, awaits nobody who had left, and counts the whole job",
+          "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 100000;
+  options.overrides = "train.global_batch_size=60 checkpoint.every_commits=10";
+  FakeCluster first(options);
+  first.RunUntil([&] { return first.commits().size() == 12; });
+  first.LeaveWorker(2);
+  first.RunUntil([&] { return first.commits().size() == 37 && first.manifests().size() == 4; });
+  REQUIRE(first.manifests().back().version.commit == CommitNumber(30));
+  const Json before = Status(first);
+  REQUIRE(before.at("commit") == 37);
+  REQUIRE_FALSE(before.at("member_events").empty());
+  REQUIRE(before.at("member_events").back().at("text") == "worker:2 left: told to");
+  REQUIRE(SamplesOf(before.at("worker_totals")) == before.at("samples_trained"));
+
+  Chief chief(Again(first, options.workers));
+  const TimePoint now = first.now() + std::chrono::seconds(5);
+  chief.Start(now, 1700000000000);
+  Json status = Json::parse(chief.StatusJson(now));
+  CHECK(status.at("phase") == "gathering");
+  CHECK(status.at("commit") == 37);
+  CHECK(status.at("epoch").get<double>() == Approx(before.at("epoch").get<double>()));
+  CHECK(status.at("last_checkpoint") == "g1-c30");
+  CHECK(status.at("waiting_for") == "ps:0, ps:1, worker:0, worker:1");
+
+  Message join{first.EnvelopeOf(0), {}};
+  join.envelope.sender = Incarnation{};
+  Join body;
+  body.name = "worker:0";
+  body.nonce = 1;
+  body.samples = options.samples;
+  body.data_fingerprint = "0123456789abcdef";
+  body.tensors = first.manifests().back().tensors;
+  join.body = body;
+  chief.OnMessage(SessionId(1), join, now);
+  status = Json::parse(chief.StatusJson(now));
+  CHECK(status.at("commit") == 37);
+  CHECK(status.at("waiting_for") == "ps:0, ps:1");
+  CHECK(status.at("worker_totals") == before.at("worker_totals"));
+
+  const ChiefActions actions = chief.Stop("SIGTERM", now);
+  const auto end = std::find_if(actions.begin(), actions.end(),
+                                [](const ChiefAction& action) { return std::holds_alternative<EndAction>(action); });
+  REQUIRE(end != actions.end());
+  const Summary& summary = std::get<EndAction>(*end).summary;
+  CHECK(summary.commits == 37);
+  CHECK(summary.samples_trained == before.at("samples_trained").get<std::int64_t>());
+  CHECK(summary.wall_seconds == Approx(first.commits().back().training_seconds));
+  CHECK(summary.wall_seconds > 0);
+  CHECK(summary.examples_per_second == Approx(static_cast<double>(summary.samples_trained) / summary.wall_seconds));
+  std::int64_t samples = 0;
+  for (const WorkerSummary& worker : summary.workers) samples += worker.samples;
+  CHECK(samples == summary.samples_trained);
+  CHECK(summary.workers.size() == 3);
+}
+
+TEST_CASE("a rollback takes back what workers had committed after the checkpoint", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 6000;
+  options.overrides =
+      "train.global_batch_size=60 checkpoint.every_commits=10 membership.lease_ms=2000 membership.renew_ms=500";
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 25; });
+  cluster.KillServer(0);
+  cluster.RunUntil([&] { return cluster.rollbacks() == 1; });
+  cluster.StartServer(0);
+  REQUIRE(cluster.Run());
+  const Summary& summary = cluster.end()->summary;
+  CHECK(summary.samples_rolled_back > 0);
+  std::int64_t samples = 0;
+  for (const WorkerSummary& worker : summary.workers) samples += worker.samples;
+  CHECK(samples == summary.samples_trained);
+}
+
+TEST_CASE("a move of stripes is one line, not one a server", "[chief]") {
+  FakeClusterOptions options;
+  options.servers = 3;
+  options.samples = 6000;
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 5; });
+  auto waits = [&] {
+    return std::count_if(cluster.lines().begin(), cluster.lines().end(),
+                         [](const std::string& line) { return absl::StartsWith(line, "waiting for "); });
+  };
+  const auto before = waits();
+  cluster.AskServerToLeave(2);
+  cluster.RunUntil([&] { return cluster.ServerReleased(2); });
+  cluster.RunUntil([&, at = cluster.commits().size()] { return cluster.commits().size() > at; });
+  CHECK(waits() - before == 1);
+  CHECK(Said(cluster, "waiting for the stripes of ps:0, ps:1; the move is given up in "));
+}
+
+TEST_CASE("an order of servers says which one it supersedes, and more than can share are refused", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 60000;
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 5; });
+  const OrderReply three = cluster.Order(Scale{3});
+  CHECK(three.accepted);
+  CHECK_FALSE(absl::StrContains(three.message, "superseded"));
+  CHECK_FALSE(absl::StrContains(cluster.Order(Scale{3}).message, "superseded"));
+  CHECK(absl::StrContains(cluster.Order(Scale{4}).message, "; the order of 3 servers is superseded"));
+  CHECK(absl::StrContains(cluster.Order(Scale{1}).message, "move to 1 server; the order of 4 servers is superseded"));
+  // 100 floats in blocks of 16.
+  const OrderReply many = cluster.Order(Scale{4096});
+  CHECK_FALSE(many.accepted);
+  CHECK(absl::StrContains(many.message, "4096 servers: the parameters have too few stripes; only 7 would own any"));
+}
+
+TEST_CASE("a worker that has only fetched the experiment is shown until it joins", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 60000;
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 5; });
+  cluster.chief().OnMessage(SessionId(999), Message{{}, ExperimentRequest{"spare"}}, cluster.now());
+  CHECK(Status(cluster).at("coming").at(0).at("name") == "spare");
+  cluster.StartWorker("spare");
+  cluster.RunUntil([&] { return Said(cluster, "spare admitted with rank"); });
+  CHECK(Status(cluster).at("coming").empty());
+  CHECK(Status(cluster).at("member_events").back().at("kind") == "admitted");
+}
+
+}  // namespace evenkeel
