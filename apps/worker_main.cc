@@ -19,7 +19,7 @@ absl::Status Run(const RoleSetup& setup, StopSource& stop) {
   const std::unique_ptr<Transport> transport = MakeGrpcTransport({});
   absl::StatusOr<Experiment> experiment = setup.experiment
                                               ? *setup.experiment
-                                              : FetchExperiment(setup.chief_address, *transport, Clock::Real(), stop,
+                                              : FetchExperiment(setup.chief_address, setup.name, *transport, Clock::Real(), stop,
                                                                 FromSeconds(setup.options.chief_timeout_seconds));
   if (absl::IsCancelled(experiment.status())) return absl::OkStatus();  // told to stop before it had begun
   EK_RETURN_IF_ERROR(experiment.status());

@@ -10,10 +10,11 @@
 
 namespace evenkeel {
 
-absl::StatusOr<Experiment> FetchExperiment(const std::string& chief_address, Transport& transport, const Clock& clock,
-                                           StopSource& stop, Duration timeout) {
+absl::StatusOr<Experiment> FetchExperiment(const std::string& chief_address, const std::string& name,
+                                           Transport& transport, const Clock& clock, StopSource& stop,
+                                           Duration timeout) {
   EK_ASSIGN_OR_RETURN(const Body answer,
-                      AskUntilAnswered(ExperimentRequest{}, chief_address, transport, clock, stop, timeout));
+                      AskUntilAnswered(ExperimentRequest{name}, chief_address, transport, clock, stop, timeout));
   const auto* reply = std::get_if<ExperimentReply>(&answer);
   if (reply == nullptr) {
     return absl::FailedPreconditionError(

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "evenkeel/core/log.h"
+#include "evenkeel/core/plural.h"
 #include "evenkeel/core/random.h"
 #include "evenkeel/core/status.h"
 #include "worker/worker_impl.h"
@@ -170,6 +171,7 @@ void Worker::OnServerMessage(int server, Message message, const PayloadIn& paylo
 
 absl::Status Worker::OpenModel() {
   const Experiment& experiment = options_.experiment;
+  LogInfo("opening the training data");
   EK_ASSIGN_OR_RETURN(data_, OpenTrainingData(experiment.input, options_.data_folder));
   if (experiment.train.backend == "reference") {
     backend_ = MakeReferenceBackend(DType::kFloat32);
@@ -211,8 +213,10 @@ absl::Status Worker::Connect() {
     MutexLock lock(mutex_);
     session_ = std::move(fresh);
   }
+  LogInfo(absl::StrCat("joining the job of the chief at ", options_.chief_address, ": ",
+                       Counted(static_cast<std::uint64_t>(data_.dataset->size()), "training sample"), " open"));
   session_->Start();
-  Doing("waiting for the servers");
+  Doing("connecting to the servers");
   EK_RETURN_IF_ERROR(WaitFor("the chief's welcome", kNever,
                              [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return welcome_.has_value() || stop_asked_; }));
   Welcome welcome;
@@ -223,6 +227,9 @@ absl::Status Worker::Connect() {
     layout_ = welcome_layout_;
     servers_moved_ = renewed_ = false;
   }
+  LogInfo(absl::StrCat("taken in as incarnation ", welcome.incarnation.value(),
+                       "; before it is admitted it connects to ", Counted(welcome.servers.size(), "server"),
+                       " and takes a step for nothing"));
   EK_RETURN_IF_ERROR(Divide(welcome));
   EK_RETURN_IF_ERROR(WarmUp(welcome.likely_samples));
   return WaitFor("the servers", kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stop_asked_ || AllUp(); });
