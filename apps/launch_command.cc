@@ -19,8 +19,6 @@
 namespace evenkeel::apps {
 namespace {
 
-constexpr int kMaxProcesses = 256;
-
 absl::StatusOr<std::string> Absolute(const std::string& path) {
   std::error_code error;
   const auto absolute = std::filesystem::absolute(path, error);
@@ -44,9 +42,9 @@ absl::Status SetNodes(const std::string& text, LocalRunOptions& run) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
   int least = 0, most = 0;
   if (parts.size() > 2 || !absl::SimpleAtoi(parts.front(), &least) || !absl::SimpleAtoi(parts.back(), &most) ||
-      least < 1 || most < least || most > kMaxProcesses) {
+      least < 1 || most < least || most > kMaxOfRole) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--nnodes ", text, ": expected MIN:MAX or N, from 1 to ", kMaxProcesses, ", MIN at most MAX"));
+        absl::StrCat("--nnodes ", text, ": expected MIN:MAX or N, from 1 to ", kMaxOfRole, ", MIN at most MAX"));
   }
   run.job.workers = most;
   // membership counts a chief that trains.
@@ -104,7 +102,7 @@ void AddWorkerOptions(CLI::App& command, Options& options) {
       command.add_option("--workers", options.run.job.workers, "Workers, besides a chief that trains")
           ->capture_default_str()
           ->type_name("N")
-          ->check(CLI::Range(0, kMaxProcesses));
+          ->check(CLI::Range(0, kMaxOfRole));
   CLI::Option* nnodes = command
                             .add_option("--nnodes", options.nnodes,
                                         "Workers that must be there and that are started: the job waits below MIN, and "
@@ -127,7 +125,7 @@ void AddWorkerOptions(CLI::App& command, Options& options) {
   command.add_option("--max-workers", options.max_workers, "At most so many of the trace's machines are there at once")
       ->capture_default_str()
       ->type_name("N")
-      ->check(CLI::Range(1, kMaxProcesses))
+      ->check(CLI::Range(1, kMaxOfRole))
       ->needs(availability);
   command
       .add_option(
@@ -148,10 +146,12 @@ void AddLaunchCommand(CLI::App& app, Action& chosen) {
       app.add_subcommand("launch", "Runs a whole job on this machine, each role as a process of its own");
   AddExperimentOptions(*command, options->experiment, options->overrides)->required();
   command->add_flag("--chief-trains", options->chief_trains, "The chief is worker rank 0 too");
-  command->add_option("--ps", options->servers, "Parameter servers")
+  command
+      ->add_option("--ps", options->servers,
+                   absl::StrCat("Parameter servers; at most ", kMaxOfRole, ", also by `evenkeel scale`"))
       ->capture_default_str()
       ->type_name("N")
-      ->check(CLI::Range(1, kMaxProcesses));
+      ->check(CLI::Range(1, kMaxOfRole));
   AddWorkerOptions(*command, *all);
   command->add_flag("--evaluator", options->evaluator, "An evaluator scores each checkpoint");
   command

@@ -185,6 +185,7 @@ int LocalRun::Watch() {
 void LocalRun::AskStatus(TimePoint now) {
   if (auto status = client_->Ask(kStatusTimeout); status.ok()) {
     answered_ = now;
+    for (const std::string& line : news_.Take(*status)) display_.Say(line);
     display_.Show(*status, now);
     if (trace_ && !trace_->begun() && IsTraining(*status)) trace_->Begin(now);
     StartServersWanted(*status);
@@ -204,6 +205,11 @@ void LocalRun::StartServersWanted(const std::string& status_json) {
   if (!status.is_object() || told_ > 0 || give_up_at_ || servers_failed_) return;
   const nlohmann::json wanted = status.value("servers_wanted", nlohmann::json(nullptr));
   if (!wanted.is_number_unsigned()) return;
+  if (const auto count = wanted.get<std::size_t>(); count > kMaxOfRole) {
+    if (std::exchange(servers_refused_, count) == count) return;
+    return display_.Say(absl::StrCat(count, " servers are ordered; launch runs at most ", kMaxOfRole,
+                                     ", so none is started: order fewer with `evenkeel scale`"));
+  }
   std::set<std::string> here, leaving;
   for (const char* list : {"servers", "spare_servers"}) {
     for (const nlohmann::json& server : status.value(list, nlohmann::json::array())) {
@@ -220,8 +226,8 @@ void LocalRun::StartServersWanted(const std::string& status_json) {
   while (here.size() < wanted.get<std::size_t>()) {
     const std::optional<int> process = IdleServer(taken);
     absl::Status started = process ? processes_->Start(*process)
-                                   : absl::ResourceExhaustedError(absl::StrCat("launch runs at most ", Supervisor::kMaxProcesses,
-                                                                               " processes"));
+                                   : absl::ResourceExhaustedError(
+                                         absl::StrCat("launch runs at most ", Supervisor::kMaxProcesses, " processes"));
     if (!started.ok()) {
       servers_failed_ = true;
       return display_.Say(absl::StrCat("no further server is started: ", started.message()));

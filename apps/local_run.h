@@ -24,6 +24,8 @@
 
 namespace evenkeel::apps {
 
+constexpr int kMaxOfRole = 256;  // workers, or servers, of one job on a machine
+
 struct LocalRunOptions {
   LocalJobOptions job;  // its folders exist
   // Fewer that train, the chief among them where it does, and none to come back: the job is stopped.
@@ -75,6 +77,7 @@ class LocalRun {
   const Duration stop_timeout_;   // for the chief to end after it was told to
   const Duration answer_within_;  // a chief that is silent for longer hangs
   Display display_;
+  MembershipNews news_;
   std::optional<SupervisedGroup> processes_;  // set by Create
   std::unique_ptr<Transport> transport_;
   std::optional<StatusClient> client_;  // once the chief's port is known
@@ -88,6 +91,7 @@ class LocalRun {
   int failure_code_ = 0;                 // of the process that failed the job
   std::vector<int> failed_;              // down for good, not looked at yet
   bool servers_failed_ = false;          // to start; none are added any more
+  std::size_t servers_refused_ = 0;      // so many were ordered, which are too many
   std::atomic<int> interrupts_ = 0;
 };
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "evenkeel/core/plural.h"
 #include "nlohmann/json.hpp"
 
 namespace evenkeel::apps {
@@ -67,14 +68,41 @@ std::string StepText(const Json& status) {
 
 std::string SpeedText(const Json& status) {
   std::string text = absl::StrCat("loss ", Value(Field(status, "loss")));
-  absl::StrAppendFormat(&text, "  %.0f examples/s", Number(status, "examples_per_second"));
+  if (Field(status, "examples_per_second").is_number()) {
+    absl::StrAppendFormat(&text, "  %.0f examples/s", Number(status, "examples_per_second"));
+  }
   if (Field(status, "eta_seconds").is_number()) {
     absl::StrAppend(&text, "  ETA ", Clockwise(Number(status, "eta_seconds")));
   }
   return text;
 }
 
+// "ends in 9.5 s unless ...": what a wait leads to. Empty where nothing is waited for.
+std::string WaitingText(const Json& status) {
+  const std::string whom = Text(status, "waiting_for");
+  if (whom.empty()) return "";
+  std::string text = absl::StrCat("waiting for ", whom);
+  if (Field(status, "waiting_seconds_left").is_number()) {
+    absl::StrAppendFormat(&text, "; %s in %.1f s unless %s", Text(status, "waiting_then"),
+                          Number(status, "waiting_seconds_left"), Text(status, "waiting_unless"));
+  }
+  return text;
+}
+
+bool Flag(const Json& json, const char* name) { return Field(json, name) == Json(true); }
+
+// Its place among those that train.
+std::string PlaceText(const Json& worker) {
+  const Json& rank = Field(worker, "rank");
+  std::string text = rank.is_number()              ? absl::StrCat("rank ", Whole(worker, "rank"))
+                     : Flag(worker, "standing_by") ? "standing by"
+                                                   : "joining";
+  if (Flag(worker, "leaving")) absl::StrAppend(&text, ", leaving");
+  return text;
+}
+
 std::string WorkerText(const Json& worker) {
+  if (!Field(worker, "rank").is_number()) return absl::StrCat(Text(worker, "name"), " ", PlaceText(worker));
   return absl::StrFormat("%s batch %d %.1f ms", Text(worker, "name"), Whole(worker, "batch"),
                          Number(worker, "step_seconds") * 1e3);
 }
@@ -111,11 +139,10 @@ std::vector<std::string> StatusLines(std::string_view status_json) {
     lines.push_back(absl::StrCat("  ", WorkerText(workers[i]), "  ", Text(workers[i], "state")));
   }
   if (workers.is_array() && workers.size() > kMaxWorkerLines) {
-    lines.push_back(absl::StrCat("  and ", workers.size() - kMaxWorkerLines, " more workers"));
+    lines.push_back(absl::StrCat("  and ", Counted(workers.size() - kMaxWorkerLines, "more worker")));
   }
   if (std::string eval = EvalText(status); !eval.empty()) lines.push_back(std::move(eval));
-  if (std::string whom = Text(status, "waiting_for"); !whom.empty())
-    lines.push_back(absl::StrCat("waiting for ", whom));
+  if (std::string waiting = WaitingText(status); !waiting.empty()) lines.push_back(std::move(waiting));
   return lines;
 }
 
@@ -136,9 +163,39 @@ std::string DoingText(const Json& member) {
 std::string LedgerText(const Json& status) {
   const Json& ledger = Field(status, "ledger");
   if (!ledger.is_object()) return "";
-  return absl::StrFormat("samples: %d of %d epochs whole, %d free, %d in updates, %d granted ahead, %d updates dropped",
-                         Whole(ledger, "completed_epochs"), Whole(status, "epochs"), Whole(ledger, "free"),
-                         Whole(ledger, "in_updates"), Whole(ledger, "granted_ahead"), Whole(status, "dropped_updates"));
+  // Samples of the epoch after the next one's may be taken before that is through.
+  const std::int64_t free = Whole(ledger, "free"), now = Whole(ledger, "free_in_next_epoch");
+  std::string text = absl::StrFormat("samples: %d of %d epochs whole, %d free", Whole(ledger, "completed_epochs"),
+                                     Whole(status, "epochs"), now);
+  if (Field(ledger, "next_epoch").is_number()) absl::StrAppend(&text, " in epoch ", Whole(ledger, "next_epoch") + 1);
+  if (free > now) absl::StrAppend(&text, " and ", free - now, " in the one after it");
+  return absl::StrCat(text, ", ", Whole(ledger, "in_updates"), " in updates, ", Whole(ledger, "granted_ahead"),
+                      " granted ahead, ",
+                      Counted(static_cast<std::uint64_t>(Whole(status, "dropped_updates")), "update"), " dropped");
+}
+
+// Of the table's first column: the longest name of a member.
+int NameWidth(const Json& status) {
+  std::size_t width = 10;
+  for (const char* list : {"servers", "spare_servers", "workers", "joining", "coming"}) {
+    for (const Json& member : Field(status, list)) {
+      width = std::max(width, member.is_string() ? member.get<std::string>().size() : Text(member, "name").size());
+    }
+  }
+  return static_cast<int>(std::min<std::size_t>(width, 200));
+}
+
+std::string ServerText(const Json& server, std::string_view list, int width) {
+  std::string text =
+      absl::StrFormat("  %-*s incarnation %d  ", width, Text(server, "name"), Whole(server, "incarnation"));
+  if (list == "servers") {
+    absl::StrAppendFormat(&text, "version %d  %.1f MiB  ", Whole(server, "applied"),
+                          Number(server, "owned_bytes") / (1 << 20));
+  } else {
+    absl::StrAppend(&text, Flag(server, "leaving") ? "" : "standing by  ");
+  }
+  absl::StrAppend(&text, Flag(server, "leaving") ? "leaving  " : "", LeaseText(server), "  ", DoingText(server));
+  return text;
 }
 
 }  // namespace
@@ -160,32 +217,37 @@ std::vector<std::string> FullStatusLines(std::string_view status_json) {
   lines.push_back(absl::StrCat("last checkpoint ", checkpoint.empty() ? "none" : checkpoint,
                                writing.empty() ? "" : absl::StrCat(", ", writing, " is written")));
   if (std::string eval = EvalText(status); !eval.empty()) lines.push_back(std::move(eval));
-  for (const Json& server : Field(status, "servers")) {
-    lines.push_back(absl::StrFormat("  %-10s incarnation %d  version %d  %.1f MiB  %s  %s", Text(server, "name"),
-                                    Whole(server, "incarnation"), Whole(server, "applied"),
-                                    Number(server, "owned_bytes") / (1 << 20), LeaseText(server), DoingText(server)));
+  const int width = NameWidth(status);
+  for (const char* list : {"servers", "spare_servers"}) {
+    for (const Json& server : Field(status, list)) lines.push_back(ServerText(server, list, width));
+  }
+  if (Field(status, "servers_wanted").is_number()) {
+    lines.push_back(
+        absl::StrCat("  ", Counted(static_cast<std::uint64_t>(Whole(status, "servers_wanted")), "server"), " ordered"));
   }
   for (const Json& worker : Field(status, "workers")) {
-    const Json& rank = Field(worker, "rank");
-    lines.push_back(absl::StrFormat(
-        "  %-10s incarnation %d  %s  batch %d  %.1f ms  %s  %s", Text(worker, "name"), Whole(worker, "incarnation"),
-        rank.is_number() ? absl::StrCat("rank ", Whole(worker, "rank")) : "no rank", Whole(worker, "batch"),
-        Number(worker, "step_seconds") * 1e3, LeaseText(worker), DoingText(worker)));
+    lines.push_back(absl::StrFormat("  %-*s incarnation %d  %s  batch %d  %.1f ms  %s  %s", width, Text(worker, "name"),
+                                    Whole(worker, "incarnation"), PlaceText(worker), Whole(worker, "batch"),
+                                    Number(worker, "step_seconds") * 1e3, LeaseText(worker), DoingText(worker)));
   }
   for (const Json& name : Field(status, "joining")) {
-    if (name.is_string()) lines.push_back(absl::StrCat("  ", name.get<std::string>(), "  waits to be taken in"));
+    if (name.is_string()) {
+      lines.push_back(absl::StrFormat("  %-*s joining, waits to be taken in", width, name.get<std::string>()));
+    }
   }
-  if (std::string whom = Text(status, "waiting_for"); !whom.empty()) {
-    lines.push_back(absl::StrCat("waiting for ", whom));
+  for (const Json& worker : Field(status, "coming")) {
+    lines.push_back(absl::StrFormat("  %-*s joining, opens its data for %.1f s", width, Text(worker, "name"),
+                                    Number(worker, "seconds")));
   }
+  if (std::string waiting = WaitingText(status); !waiting.empty()) lines.push_back(std::move(waiting));
   return lines;
 }
 
 std::string StatusLine(std::string_view status_json) {
   const Json status = Parse(status_json);
   if (!status.is_object()) return "";
-  if (std::string whom = Text(status, "waiting_for"); !whom.empty()) {
-    return absl::StrCat(Text(status, "phase"), "  ", StepText(status), "  waiting for ", whom);
+  if (const std::string waiting = WaitingText(status); !waiting.empty()) {
+    return absl::StrCat(Text(status, "phase"), "  ", StepText(status), "  ", waiting);
   }
   std::string line = absl::StrCat(StepText(status), "  ", SpeedText(status));
   const Json& workers = Field(status, "workers");
@@ -196,12 +258,47 @@ std::string StatusLine(std::string_view status_json) {
   return line;
 }
 
+std::vector<std::string> MembershipNews::Take(std::string_view status_json) {
+  const Json status = Parse(status_json);
+  if (!status.is_object()) return {};
+  std::vector<std::string> lines;
+  const std::int64_t term = Whole(status, "term");
+  const bool first = !term_;
+  if (term_ != term) last_event_ = 0;  // each chief counts anew
+  term_ = term;
+  for (const Json& event : Field(status, "member_events")) {
+    const std::int64_t number = Whole(event, "number");
+    if (number <= last_event_) continue;
+    last_event_ = number;
+    if (!first) lines.push_back(Text(event, "text"));
+  }
+  // While a job comes up or goes back nobody knows who will be there.
+  if (Text(status, "phase") != "running") return lines;
+  std::map<std::string, bool> servers;
+  for (const char* list : {"servers", "spare_servers"}) {
+    for (const Json& server : Field(status, list)) {
+      if (Whole(server, "incarnation") > 0) servers[Text(server, "name")] = Flag(server, "leaving");
+    }
+  }
+  if (servers_) {
+    for (const auto& [name, leaving] : servers) {
+      if (!servers_->contains(name)) lines.push_back(absl::StrCat(name, " has joined"));
+    }
+    for (const auto& [name, leaving] : *servers_) {
+      if (!servers.contains(name)) lines.push_back(absl::StrCat(name, leaving ? " has left" : " is gone"));
+    }
+  }
+  servers_ = std::move(servers);
+  return lines;
+}
+
 std::vector<std::string> SummaryLines(std::string_view summary_json, const std::string& model_dir) {
   const Json summary = Parse(summary_json);
   if (!summary.is_object()) return {"summary.json is not readable"};
   std::vector<std::string> lines;
-  lines.push_back(absl::StrFormat("%s: %d commits, %d whole epochs in %s, %.0f examples/s", Text(summary, "status"),
-                                  Whole(summary, "commits"), Whole(summary, "epochs"),
+  lines.push_back(absl::StrFormat("%s: %s, %s in %s, %.0f examples/s", Text(summary, "status"),
+                                  Counted(static_cast<std::uint64_t>(Whole(summary, "commits")), "commit"),
+                                  Counted(static_cast<std::uint64_t>(Whole(summary, "epochs")), "whole epoch"),
                                   Clockwise(Number(summary, "wall_seconds")), Number(summary, "examples_per_second")));
   if (std::string reason = Text(summary, "reason"); !reason.empty()) lines.push_back(absl::StrCat("reason: ", reason));
   lines.push_back(absl::StrCat("train loss ", Value(Field(summary, "train_loss"))));

@@ -1,6 +1,9 @@
 // How a job stands, for people: from the chief's status (chief_status JSON) and from summary.json.
 #pragma once
 
+#include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +21,18 @@ std::vector<std::string> FullStatusLines(std::string_view status_json);
 std::string EndStatus(std::string_view status_json);
 // The same in one line.
 std::string StatusLine(std::string_view status_json);
+// Which members have come, left or been lost from one status to the next, for lines that stay.
+class MembershipNews {
+ public:
+  // Nothing for the first status, nor for text that is no status.
+  std::vector<std::string> Take(std::string_view status_json);
+
+ private:
+  std::optional<std::int64_t> term_;
+  std::int64_t last_event_ = 0;
+  std::optional<std::map<std::string, bool>> servers_;  // whether they were leaving
+};
+
 // What a job leaves: status, speed, losses and metrics, best, fingerprint of the parameters, where outputs lie.
 std::vector<std::string> SummaryLines(std::string_view summary_json, const std::string& model_dir);
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "evenkeel/core/mutex.h"
+#include "evenkeel/protocol/question.h"
 
 namespace evenkeel::apps {
 
@@ -61,8 +62,7 @@ absl::StatusOr<std::string> StatusClient::Ask(Duration timeout) {
   if (exchange_->closed) {
     if (answered_ && exchange_->closed->ok()) chief_left_ = true;
     stream_.reset();
-    return absl::UnavailableError(absl::StrCat("the chief at ", address_, " does not answer",
-                                               exchange_->closed->ok() ? "" : ": ", exchange_->closed->message()));
+    return NoAnswer(address_, *exchange_->closed);
   }
   return absl::DeadlineExceededError(
       absl::StrFormat("waited %.1f s for the chief at %s to tell its status", ToSeconds(timeout), address_));

@@ -17,8 +17,8 @@ class StatusClient {
   // `transport` outlives this object.
   StatusClient(Transport& transport, std::string chief_address);
   ~StatusClient();
-  // The chief's status, a JSON object. Keeps the stream for the next question. Errors: kUnavailable, kDeadlineExceeded
-  // name the address.
+  // The chief's status, a JSON object. Keeps the stream for the next question. Errors: those of
+  // NoAnswer (question.h) and kDeadlineExceeded name the address.
   absl::StatusOr<std::string> Ask(Duration timeout);
   // A chief that had answered closed the stream itself, as it does when its job has ended; one that dies does not.
   bool chief_left() const { return chief_left_; }

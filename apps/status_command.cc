@@ -18,7 +18,7 @@ namespace evenkeel::apps {
 namespace {
 
 struct Options {
-  std::string chief;
+  std::string chief, model_dir;
   bool json = false, watch = false;
   double timeout_seconds = 5, interval_seconds = 1;
 };
@@ -87,12 +87,14 @@ class Watch {
       Print(options_, answer);
       std::fflush(stdout);
     } else {
+      for (const std::string& line : news_.Take(answer)) display_.Say(line);
       display_.Show(FullStatusLines(answer), StatusLine(answer), now);
     }
   }
 
   const Options& options_;
   Display display_;
+  MembershipNews news_;
   Mutex mutex_;
   CondVar changed_;
   bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;
@@ -100,6 +102,17 @@ class Watch {
 };
 
 int Status(const Options& options) {
+  if (!options.model_dir.empty()) {
+    return Told(absl::InvalidArgumentError(
+        absl::StrCat("--model-dir ", options.model_dir,
+                     ": a running job is asked with --chief HOST:PORT, its chief's address; what a job "
+                     "that has ended has left is in ",
+                     options.model_dir, "/summary.json")));
+  }
+  if (options.chief.empty()) {
+    return Told(
+        absl::InvalidArgumentError("no chief: give --chief HOST:PORT, the address at which evenkeel-chief listens"));
+  }
   const auto address = ParseHostPort(options.chief);
   if (!address.ok()) return Told(address.status());
   std::optional<Watch> watch;  // before the transport: its threads inherit the blocked signals
@@ -119,12 +132,13 @@ void AddStatusCommand(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
       "status", "Says how a running job stands: members, ranks, leases, whom each waits for, samples, checkpoints");
-  command->add_option("--chief", options->chief, "The chief's address")->required()->type_name("HOST:PORT");
+  command->add_option("--chief", options->chief, "The chief's address; required")->type_name("HOST:PORT");
+  command->add_option("--model-dir", options->model_dir)->group("");  // not offered, but tried
   command->add_flag("--json", options->json, "As the chief tells it, a JSON object; with --watch one a line");
   CLI::Option* watch = command->add_flag(
       "--watch", options->watch,
-      "Goes on until the job has ended, in place on a terminal, else a line at a change. Exit code 4 when the chief is "
-      "away for longer than the timeout");
+      "Goes on until the job has ended, in place on a terminal, else a line at a change; members that come and go are "
+      "lines that stay. Exit code 4 when the chief is away for longer than the timeout");
   command->add_option("--interval-seconds", options->interval_seconds, "How often --watch asks")
       ->capture_default_str()
       ->check(CLI::Range(0.05, 3600.0))

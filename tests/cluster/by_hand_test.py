@@ -98,6 +98,9 @@ def test_a_killed_chief_is_started_again_and_the_job_goes_on(job):
         check(summary["commits"] == 4000 and summary["samples_trained"] == 4000 * 48, summary)
         check(set(summary["samples_per_epoch"]) == {480}, summary["samples_per_epoch"])
         check(summary["samples_rolled_back"] == 0, summary["samples_rolled_back"])
+        check(sum(worker["samples"] for worker in summary["workers"]) == summary["samples_trained"], summary["workers"])
+        check(abs(summary["samples_trained"] / summary["wall_seconds"] / summary["examples_per_second"] - 1) < 1e-6,
+              "the rate is of other samples or another time than the summary")
         sums.append(summary["parameters_sha256"])
     check(sums[0] == sums[1], "other parameters after the chief's restarts")
 

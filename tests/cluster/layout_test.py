@@ -83,9 +83,12 @@ def test_launch_adds_the_servers_that_are_asked_for_and_lets_others_go(job):
     job.wait_for_log("chief-0.log", "all 2 servers hold version g1")
     job.start("scale", ["evenkeel", "scale", "--ps", "3", "--chief", chief]).expect(0)
     job.wait_for_log("chief-0.log", "(?s)all 3 servers hold version g1.*all 3 servers hold version g1")
+    job.start("drain", ["evenkeel", "drain", "worker:1", "--chief", chief]).expect(0)
+    run.wait_for("worker:1 left: evenkeel drain")
     os.kill(job.pid_of("ps:1"), signal.SIGKILL)
     run.expect(0)
     summary = job.summary()
+    check(sum(worker["samples"] for worker in summary["workers"]) == summary["samples_trained"], summary["workers"])
     check(summary["commits"] == 3000 and set(summary["samples_per_epoch"]) == {480}, summary)
     job.expect_nothing_left()
 

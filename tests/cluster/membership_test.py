@@ -193,6 +193,19 @@ def test_drain_and_notice_file_are_orderly_leaves(job):
     stop(job, running)
 
 
+def test_a_server_that_is_taken_for_the_chief_is_named(job):
+    _, cluster, processes = start_all(job, workers=1)
+    processes["worker:0"].wait_for("admitted")
+    server = cluster["cluster"]["ps"][1]
+    commands = [["evenkeel", "status"], ["evenkeel", "drain", "worker:0"], ["evenkeel", "scale", "--ps", "1"],
+                ["evenkeel-worker"]]
+    for command in commands:
+        lost = job.start(command[-1], [*command, "--chief", server])
+        lost.expect(2, 20)
+        check(f"{server} is a parameter server (evenkeel-ps), not a chief" in lost.output(), lost.output())
+    stop(job, processes)
+
+
 def test_a_worker_that_knows_only_an_address_waits_for_the_chief_with_a_deadline(job):
     nobody = f"127.0.0.1:{harness.free_port()}"
     process = joiner(job, "joiner", nobody, "--chief-timeout-seconds", "1.5")
