@@ -163,7 +163,10 @@ void Chief::Impl::OnWorkerJoin(SessionId session, Join& join) {
     return;
   }
   if (const WorkerState* worker = workers.ByNonce(join.nonce)) {
-    workers.Change(*worker, [session](WorkerState& w) { w.session = session; });
+    workers.Change(*worker, [session](WorkerState& w) {
+      w.session = session;
+      w.state = "connected again";
+    });
     if (phase >= Phase::kRunning) return ResumeWorkerSession(*worker);
     leases.Renew(worker->incarnation, now);
     return Send(session, WaitingNow());

@@ -322,7 +322,7 @@ absl::Status Worker::FollowServers() {
     divided = std::exchange(layout_, welcome_layout_) != welcome_layout_ || now.servers.size() != links_.size();
   }
   if (divided) {
-    LogInfo(absl::StrCat("layout ", layout_.value(), ": ", now.servers.size(), " servers"));
+    LogInfo(absl::StrCat("layout ", layout_.value(), ": ", Counted(now.servers.size(), "server")));
     return Divide(now);
   }
   for (std::size_t i = 0; i < links_.size(); ++i) {
