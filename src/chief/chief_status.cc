@@ -25,7 +25,9 @@ std::string Chief::Impl::WaitingFor() const {
       std::string names;
       for (const auto* list : {&servers, &spares}) {
         for (const ServerState& server : *list) {
-          if (AwaitedInMove(server)) absl::StrAppend(&names, names.empty() ? "" : ", ", server.name, "'s new stripes");
+          // Until then training goes on.
+          if (move && move->filling && AwaitedInMove(server))
+            absl::StrAppend(&names, names.empty() ? "" : ", ", server.name, "'s new stripes");
         }
       }
       return names;
@@ -48,7 +50,8 @@ std::string Chief::Impl::WaitingFor() const {
 
 std::string Chief::Impl::WaitingToSay() const {
   std::vector<std::string> names;
-  if (phase == Phase::kRunning && move && workers.training() >= options.experiment.membership.workers_min) {
+  if (phase == Phase::kRunning && move && move->filling &&
+      workers.training() >= options.experiment.membership.workers_min) {
     for (const auto* list : {&servers, &spares}) {
       for (const ServerState& server : *list) {
         const auto& members = move->members;
