@@ -289,7 +289,7 @@ void Chief::Impl::Dispatch(SessionId session, Message& message) {
     if (auto* done = std::get_if<SnapshotDone>(&message.body)) return OnSnapshotDone(*server, *done);
   }
   if (WorkerState* worker = WorkerBySession(session)) {
-    if (std::holds_alternative<Ready>(message.body)) return OnReady(session);
+    if (auto* ready = std::get_if<Ready>(&message.body)) return OnReady(session, *ready);
     if (auto* report = std::get_if<StepReport>(&message.body)) return OnStepReport(session, *report);
     if (auto* leave = std::get_if<Leave>(&message.body)) {
       return leave->after_ticket ? BeginToLeave(*worker, leave->reason)

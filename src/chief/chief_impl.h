@@ -1,6 +1,6 @@
 // The chief's state and its parts; each part's functions stand in a file of its own:
 // chief.cc (events, envelopes) · membership.cc · layout_change.cc (which servers share the parameters) · recovery.cc
-// (restarts, rollbacks) · steps.cc (tickets, seals, commits) · ending.cc (checkpoints, the end) · chief_status.cc.
+// (restarts, rollbacks) · steps.cc (tickets, seals, commits) · batch_timing.cc (what steps take) · ending.cc (checkpoints, the end) · chief_status.cc.
 #pragma once
 
 #include <deque>
@@ -71,6 +71,11 @@ struct WorkerState {
   bool standing_by = false;  // and was told so
   // From step reports.
   double step_seconds = 0;        // newest
+  StepTimeLine timed;             // by itself, before it was ready; per_sample 0: not
+  // Of the newest step that was staged: from its binding until all servers had it, and as it was predicted (0: was not).
+  double busy_seconds = 0, predicted_seconds = 0;
+  double waiting_share = 0;  // of the time from one decision on its updates to the next; newest
+  std::optional<TimePoint> idle_since;  // its last update was decided
   double seconds_per_sample = 0;  // smoothed
 };
 
@@ -87,6 +92,13 @@ struct UpdateState {
   SetNumber set;
   CommitNumber bound_at;
   TimePoint deadline = kNever;
+  TimePoint bound_since{};
+  std::optional<TimePoint> staged_since;  // on every server
+  double idle_seconds = 0;       // of its worker, before it
+  double predicted_seconds = 0;  // 0: was not
+  double compute_seconds = 0;    // as reported; 0: not yet
+  bool first_of_size = false;    // likewise
+  bool measured = false;         // and given to the batch controller
   std::vector<std::optional<Staged>> staged;  // by server
   std::optional<MembershipEpoch> fenced_in;   // its worker is dead; decided when every server acknowledged this epoch
   int staged_count() const {
@@ -154,7 +166,7 @@ struct Chief::Impl {
   void OnWorkerJoin(SessionId session, Join& join);
   bool AdoptOrCompareModel(SessionId session, const Join& join);
   bool CheckResume();
-  void OnReady(SessionId session);
+  void OnReady(SessionId session, const Ready& ready);
   void BeginToLeave(WorkerState& worker, const std::string& reason);
   OrderReply OnDrain(const std::string& name);
   void OnRenew(SessionId session, const Envelope& envelope, const Renew& renew);
@@ -239,6 +251,14 @@ struct Chief::Impl {
   bool MayBindMore() const;
   std::vector<WorkerState*> AdmittedByRank();
   Duration TicketTime(const WorkerState& worker, std::int64_t samples) const;
+
+  // --- batch_timing.cc
+  void TimeBound(WorkerState& worker, UpdateState& update);
+  void TimeStaged(UpdateState& update);
+  void TimeDecided(UpdateState& update);
+  void TimeDropped(const UpdateState& update);
+  void JoinBatches(const WorkerState& worker);
+  bool PlanStands();
 
   // --- ending.cc
   void NoteCheckpointDue(bool epoch_completed);

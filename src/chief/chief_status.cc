@@ -148,6 +148,9 @@ std::string Chief::Impl::StatusJson(TimePoint at) const {
                {"connected", worker.session != SessionId{}},
                {"clock", worker.clock},
                {"step_seconds", worker.step_seconds},
+               {"busy_seconds", worker.busy_seconds},
+               {"predicted_seconds", worker.predicted_seconds},
+               {"waiting_share", worker.waiting_share},
                {"state", worker.state},
                {"state_seconds", SecondsSince(worker.state_since, at)}};
     entry["lease_seconds_left"] = LeaseLeft(leases, incarnation, at);

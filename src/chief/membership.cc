@@ -347,7 +347,7 @@ double Chief::Impl::WeightOf(const std::string& worker) const {
   const auto index = static_cast<std::size_t>(listed - options.listed_workers.begin());
   if (index < options.batch_sizes.size()) return static_cast<double>(options.batch_sizes[index]);
   const BatchingConfig& batching = options.experiment.batching;
-  if (batching.mode == BatchingConfig::Mode::kStatic && index < batching.speeds.size()) return batching.speeds[index];
+  if (index < batching.speeds.size()) return batching.speeds[index];
   return 1;
 }
 
@@ -452,10 +452,11 @@ void Chief::Impl::OnConfigured(ServerState& server, const Envelope& envelope, co
   for (auto& [session, join] : joins) OnWorkerJoin(session, join);
 }
 
-void Chief::Impl::OnReady(SessionId session) {
+void Chief::Impl::OnReady(SessionId session, const Ready& ready) {
   WorkerState* worker = WorkerBySession(session);
   if (worker->ready) return;
   worker->ready = true;
+  worker->timed = {ready.fixed_seconds, ready.seconds_per_sample};
   worker->state = "ready";
 }
 
@@ -573,8 +574,7 @@ void Chief::Impl::AdmitReady() {
     worker->rank = rank;
     worker->clock = least;
     worker->state = "admitted";
-    if (batches)
-      batches->AddWorker(worker->incarnation, worker->name, options.batch_sizes.empty() ? 0 : worker->weight);
+    JoinBatches(*worker);
     membership_epoch = membership_epoch.Next();
     AppendLog(AdmissionRecord{worker->incarnation, worker->name, rank, membership_epoch, worker->nonce,
                               worker->compute_fingerprint});

@@ -38,6 +38,7 @@ void Chief::Impl::OnStaged(ServerState& server, Staged& staged) {
         false);
   }
   update.staged[static_cast<std::size_t>(&server - servers.data())] = std::move(staged);
+  if (update.staged_everywhere()) TimeStaged(update);
 }
 
 void Chief::Impl::OnSealed(ServerState& server, Sealed& sealed) {
@@ -68,7 +69,11 @@ void Chief::Impl::OnStepReport(SessionId session, const StepReport& report) {
   worker->step_seconds = report.compute_seconds;
   worker->seconds_per_sample =
       Smooth(worker->seconds_per_sample, report.compute_seconds / static_cast<double>(report.samples));
-  if (batches) batches->Observe(worker->incarnation, report.samples, report.compute_seconds);
+  if (auto it = updates.find(report.update); it != updates.end() && it->second.share.worker == worker->incarnation) {
+    it->second.compute_seconds = report.compute_seconds;
+    it->second.first_of_size = report.first_of_size;
+    TimeStaged(it->second);
+  }
   WorkerTotals& total = totals[worker->name];
   ++total.steps;
   total.step_seconds += report.compute_seconds;
@@ -135,6 +140,7 @@ void Chief::Impl::ChooseWithBackups() {
   const auto holders = static_cast<std::int64_t>(set.updates.size());
   const std::int64_t spare = set.whole_epoch_end ? 0 : std::min(sync.backup_workers, holders - 1);
   if (static_cast<std::int64_t>(late.size()) > spare) return;
+  for (UpdateId id : late) TimeDropped(updates.at(id));
   for (UpdateId id : late) DropUpdate(id, "the step went on without it (backup workers)");
   SendSeal(number, sets.at(number));
 }
@@ -177,7 +183,8 @@ void Chief::Impl::Commit(SetNumber number) {
   decision.attempt = set.attempt;
   CommitRow row;
   for (UpdateId id : set.updates) {
-    const UpdateState& update = updates.at(id);
+    UpdateState& update = updates.at(id);
+    TimeDecided(update);
     decision.samples += update.staged[0]->samples;
     decision.loss_sum += update.staged[0]->loss_sum;
     CommittedUpdate committed{id, update.rank, update.share.epoch, update.share.positions, 0, update.bound_at, {}};
@@ -194,6 +201,9 @@ void Chief::Impl::Commit(SetNumber number) {
       committed.clock = ++it->second.clock;
       in_row.name = it->second.name;
       in_row.step_seconds = it->second.step_seconds;
+      in_row.busy_seconds = it->second.busy_seconds;
+      in_row.predicted_seconds = it->second.predicted_seconds;
+      in_row.waiting_share = it->second.waiting_share;
       WorkerTotals& total = totals[it->second.name];
       ++total.commits;
       total.samples += in_row.batch;
@@ -281,6 +291,7 @@ void Chief::Impl::BindShare(WorkerState& worker, Share share, SetNumber number, 
   update.staged.resize(servers.size());
   worker.bound = share.update;
   update.share = std::move(share);
+  TimeBound(worker, update);
   sets[number].updates.push_back(*worker.bound);
   updates.emplace(*worker.bound, std::move(update));
 }
@@ -368,7 +379,8 @@ void Chief::Impl::GrantBsp() {
   std::vector<Incarnation> members;
   for (const WorkerState* worker : AdmittedByRank()) members.push_back(worker->incarnation);
   const bool planned = !provisional_members.empty();
-  const bool valid = planned && members == provisional_members && ledger->returns() == provisional_returns;
+  const bool valid =
+      planned && members == provisional_members && ledger->returns() == provisional_returns && PlanStands();
   bool last_of_epoch = false;
   std::vector<Share> shares;
   if (valid) {

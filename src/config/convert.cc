@@ -375,6 +375,7 @@ Experiment ToExperiment(const config::Experiment& message) {
   out.batching.window_size = message.batching().window_size();
   out.batching.smoothing = message.batching().smoothing();
   out.batching.hold_off_steps = message.batching().hold_off_steps();
+  out.batching.probe = Milliseconds(message.batching().probe_ms());
   return out;
 }
 

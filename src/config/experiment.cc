@@ -34,6 +34,10 @@ absl::StatusOr<Experiment> Parse(std::string_view text, const std::vector<std::s
   for (const std::string& item : overrides) EK_RETURN_IF_ERROR(config_internal::ApplyOverride(item, document));
   config::Experiment message;
   EK_RETURN_IF_ERROR(config_internal::ReadMessage(document, "", message));
+  if (!message.batching().has_mode()) {  // whoever says anything about batches wants them to follow speeds
+    message.mutable_batching()->set_mode(document.contains("batching") ? config::Batching::MODE_MODEL
+                                                                       : config::Batching::MODE_OFF);
+  }
   EK_RETURN_IF_ERROR(config_internal::CompleteModel(*message.mutable_model()));
   EK_RETURN_IF_ERROR(config_internal::CompleteInput(message));
   EK_RETURN_IF_ERROR(config_internal::CompleteTrain(message));

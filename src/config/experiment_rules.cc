@@ -312,8 +312,8 @@ absl::Status CompleteRest(config::Experiment& experiment) {
   if (is_static && batching.speeds().empty()) {
     return Invalid("batching.speeds", "mode static needs one a training task");
   }
-  if (!is_static && !batching.speeds().empty()) {
-    return Invalid("batching.speeds", Concat("go with mode static, not with ", EnumName(batching, "mode")));
+  if (batching.mode() == config::Batching::MODE_OFF && !batching.speeds().empty()) {
+    return Invalid("batching.speeds", "go with mode static, proportional or model, not with off");
   }
   return absl::OkStatus();
 }

@@ -158,7 +158,10 @@ void Map(D& d, In<D, Join> m, Out<D, pb::Join> p) {
   EK_VALUE(former);
 }
 template <class D>
-void Map(D& d, In<D, Ready> m, Out<D, pb::Ready> p) {}
+void Map(D& d, In<D, Ready> m, Out<D, pb::Ready> p) {
+  EK_VALUE(fixed_seconds);
+  EK_VALUE(seconds_per_sample);
+}
 template <class D>
 void Map(D& d, In<D, Renew> m, Out<D, pb::Renew> p) {
   EK_VALUE(state);
@@ -176,7 +179,7 @@ void Map(D& d, In<D, StepReport> m, Out<D, pb::StepReport> p) {
   EK_VALUE(input_seconds);
   EK_VALUE(pull_seconds);
   EK_VALUE(compute_seconds);
-  EK_VALUE(stage_seconds);
+  EK_VALUE(first_of_size);
 }
 template <class D>
 void Map(D& d, In<D, EvalReport> m, Out<D, pb::EvalReport> p) {

@@ -36,9 +36,15 @@ absl::Status ChiefOutputs::Write(const CommitRow& row) {
     const std::string name = worker.name.empty() ? absl::StrCat("rank", worker.rank.value()) : worker.name;
     scalars.push_back({absl::StrCat("batch_size/", name), static_cast<double>(worker.batch)});
     scalars.push_back({absl::StrCat("step_seconds/", name), worker.step_seconds});
+    scalars.push_back({absl::StrCat("busy_seconds/", name), worker.busy_seconds});
+    scalars.push_back({absl::StrCat("predicted_seconds/", name), worker.predicted_seconds});
+    scalars.push_back({absl::StrCat("waiting_share/", name), worker.waiting_share});
     scalars.push_back({absl::StrCat("staleness/", name), static_cast<double>(worker.staleness)});
-    absl::StrAppendFormat(&workers, "%s%s batch=%d step_seconds=%.6f staleness=%d", workers.empty() ? "" : "; ", name,
-                          worker.batch, worker.step_seconds, worker.staleness);
+    absl::StrAppendFormat(&workers,
+                          "%s%s batch=%d step_seconds=%.6f busy_seconds=%.6f predicted_seconds=%.6f "
+                          "waiting_share=%.4f staleness=%d",
+                          workers.empty() ? "" : "; ", name, worker.batch, worker.step_seconds, worker.busy_seconds,
+                          worker.predicted_seconds, worker.waiting_share, worker.staleness);
   }
   EK_RETURN_IF_ERROR(events_->Write(static_cast<std::int64_t>(row.version.commit.value()), scalars));
   return csv_->Write({absl::StrCat(row.version.commit.value()), absl::StrCat(row.version.generation.value()),

@@ -194,8 +194,8 @@ Scenario MakeScenario(std::uint64_t seed) {
     for (std::uint32_t i = 0; i < scenario.workers; ++i) speeds.push_back(absl::StrCat(Between(rng, 1, 5)));
     set("batching.mode=static");
     set(absl::StrCat("batching.speeds=[", absl::StrJoin(speeds, ","), "]"));
-  } else if (batching > 1) {
-    set(absl::StrCat("batching.mode=", batching == 2 ? "proportional" : "model"));
+  } else {
+    set(absl::StrCat("batching.mode=", batching == 0 ? "off" : batching == 2 ? "proportional" : "model"));
   }
   set(absl::StrCat("membership.lease_ms=", kLeaseMs));
   set(absl::StrCat("membership.renew_ms=", Between(rng, 100, kLeaseMs / 3)));

@@ -224,6 +224,7 @@ absl::Status Worker::Connect() {
     servers_moved_ = renewed_ = false;
   }
   EK_RETURN_IF_ERROR(Divide(welcome));
+  EK_RETURN_IF_ERROR(TimeMyself());
   return WaitFor("the servers", kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stop_asked_ || AllUp(); });
 }
 
@@ -271,7 +272,7 @@ void Worker::SayReady() {
     if (!ready_due_ || !AllUp()) return;
     ready_due_ = false;
   }
-  (void)session_->Send(Ready{});  // where the stream is down, the next Welcome makes it due again
+  (void)session_->Send(Ready{timing_.fixed_seconds, timing_.seconds_per_sample});  // where the stream is down, the next Welcome makes it due again
 }
 
 std::unique_ptr<ServerLink> Worker::MakeLink(std::size_t index, const ServerAddress& address) {

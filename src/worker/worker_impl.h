@@ -17,6 +17,7 @@
 #include "evenkeel/worker/worker.h"
 #include "worker/batch_loader.h"
 #include "worker/departure.h"
+#include "worker/self_timing.h"
 #include "worker/server_link.h"
 #include "worker/step_buffers.h"
 
@@ -45,6 +46,7 @@ class Worker {
   absl::Status Loop();
   absl::Status Step(const Ticket& ticket);
   absl::Status PullParameters(const Ticket& ticket, double* seconds);
+  ModelInput InputOf(const Batch& batch);
   absl::StatusOr<StepResult> Compute(const Ticket& ticket, const Batch& batch);
   void StageBucket(UpdateId update, int bucket, int server);
   void StageAll(int server);
@@ -70,6 +72,7 @@ class Worker {
   std::unique_ptr<ServerLink> MakeLink(std::size_t index, const ServerAddress& address);
   absl::Status FollowServers();
   void SayReady();
+  absl::Status TimeMyself();
   bool AllUp() const;
   void Doing(const std::string& what) { session_->SetState(what); }
   int server_count() const { return static_cast<int>(links_.size()); }
@@ -98,6 +101,8 @@ class Worker {
   std::optional<Backoff> rejoin_backoff_;
   std::vector<std::uint64_t> row_keys_;
   CsrView sparse_;
+  SelfTiming timing_;        // of this life
+  BatchSizesSeen sizes_seen_;  // by this process's model
 
   // Gradients that servers may ask for again: everything up to the outcome.
   struct Staging {

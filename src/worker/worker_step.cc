@@ -100,7 +100,7 @@ void Worker::StageAll(int server) {
   StageClosing(server);
 }
 
-absl::StatusOr<StepResult> Worker::Compute(const Ticket& ticket, const Batch& batch) {
+ModelInput Worker::InputOf(const Batch& batch) {
   ModelInput input;
   input.batch = batch.size();
   if (data_.dataset->spec().sparse) {
@@ -112,8 +112,12 @@ absl::StatusOr<StepResult> Worker::Compute(const Ticket& ticket, const Batch& ba
   input.labels = batch.labels;
   MixRowKeys(batch, options_.experiment.train.seed, row_keys_);
   input.row_keys = row_keys_;
+  return input;
+}
+
+absl::StatusOr<StepResult> Worker::Compute(const Ticket& ticket, const Batch& batch) {
   model_->ParametersChanged();
-  return model_->TrainStep(input, [&](int tensor) {
+  return model_->TrainStep(InputOf(batch), [&](int tensor) {
     buffers_->TensorReady(tensor, [&](int bucket) {
       if (Cancelled(ticket.update)) return;
       for (int server = 0; server < server_count(); ++server) StageBucket(ticket.update, bucket, server);
@@ -152,21 +156,20 @@ absl::Status Worker::Step(const Ticket& ticket) {
   EK_ASSIGN_OR_RETURN(const StepResult result, Compute(ticket, *batch));
   report.compute_seconds = ToSeconds(clock_.Now() - at);
   report.samples = result.samples;
-  at = clock_.Now();
+  report.first_of_size = sizes_seen_.Add(result.samples);
   {
     MutexLock lock(mutex_);
     staging_.result = result;
   }
   if (Cancelled(ticket.update)) return absl::OkStatus();
+  (void)session_->Send(report);  // only informs; before the update can commit, so that the next plan knows it
   for (int server = 0; server < server_count(); ++server) StageClosing(server);
-  report.stage_seconds = ToSeconds(clock_.Now() - at);
   {
     MutexLock lock(mutex_);
     step_began_ = kNever;
     const double seconds = ToSeconds(clock_.Now() - began);
     step_seconds_ += (step_seconds_ > 0 ? kSmoothing : 1) * (seconds - step_seconds_);
   }
-  (void)session_->Send(report);  // only informs
   return AwaitOutcome(ticket.update);
 }
 

@@ -79,7 +79,10 @@ struct CommitRow {
     std::string name;
     Rank rank;
     std::int64_t batch = 0;
-    double step_seconds = 0;  // newest report; 0 before the first
+    double step_seconds = 0;  // computing; newest report; 0 before the first
+    double busy_seconds = 0;  // of its newest step: from the go until every server had its gradient
+    double predicted_seconds = 0;  // the same, as the batch controller had expected it; 0: it had not
+    double waiting_share = 0;      // of its time since the decision on the update before
     std::int64_t staleness = 0;
   };
   std::vector<Worker> workers;  // in rank order

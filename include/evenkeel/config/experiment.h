@@ -217,11 +217,12 @@ struct BatchingConfig {
   Mode mode = Mode::kOff;
   std::int64_t min_batch_size = 16;
   std::int64_t max_batch_size = 0;  // 0: none
-  std::vector<double> speeds;       // static: one a training task, the chief first where it trains
+  std::vector<double> speeds;       // one a training task, the chief first where it trains; static needs them
   double dead_band = 0.05;          // proportional, model: part of the step time that a change must gain
   std::int64_t window_size = 5;     // proportional: steps between decisions
   double smoothing = 0.3;           // proportional: weight of the newest step time
   std::int64_t hold_off_steps = 3;  // model: after a change
+  Duration probe = std::chrono::milliseconds(500);  // model without speeds: a joiner times itself about so long; 0: not
 };
 
 struct Experiment {

@@ -62,6 +62,10 @@ struct Join {
 
 // A worker has its data open and its streams to all servers up, and waits for tickets.
 struct Ready {
+  // As this worker timed itself on small batches of the job's model: a batch of b takes fixed + per_sample·b. 0: it did
+  // not.
+  double fixed_seconds = 0;
+  double seconds_per_sample = 0;
   friend bool operator==(const Ready&, const Ready&) = default;
 };
 
@@ -87,7 +91,8 @@ struct StepReport {
   double input_seconds = 0;    // waiting for the batch
   double pull_seconds = 0;
   double compute_seconds = 0;  // forward and backward
-  double stage_seconds = 0;    // after backward, until all is handed to the transport
+  // The first step of this process at this batch size: it took longer than the next ones will.
+  bool first_of_size = false;
   friend bool operator==(const StepReport&, const StepReport&) = default;
 };
 
