@@ -390,6 +390,7 @@ std::optional<std::vector<std::int64_t>> BatchController::DecideProportional(std
 }
 
 void BatchController::Adopt(const std::vector<std::int64_t>& shares) {
+  ++plans_;
   const std::vector<StepTimeLine> lines = Lines();
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];

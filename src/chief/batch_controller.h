@@ -114,6 +114,7 @@ class BatchController {
   // Why the last Plan that changed shares did: one line.
   const std::string& Explain() const { return reason_; }
   std::int64_t changes() const { return changes_; }  // Plans that changed shares among the same members and total
+  std::int64_t plans() const { return plans_; }      // that changed shares, for whatever reason
   // Of the step planned last: the largest predicted time of its members. 0: nothing known.
   double PredictedSeconds() const;
   // Of one member's step with `batch` samples. 0: nothing known.
@@ -190,6 +191,7 @@ class BatchController {
   std::int64_t hold_off_ = 0;       // steps after the last change
   std::int64_t next_hold_off_ = 0;  // after the next
   std::int64_t changes_ = 0;
+  std::int64_t plans_ = 0;
   std::string pending_reason_;  // of the decision being made
   std::string reason_ = "no plan yet";
 };

@@ -3,8 +3,10 @@
 // A step counts from its binding until every server has all of its gradient: what the step takes of everybody's time
 // where all wait for all, and the worker's own rhythm where nobody does. Waiting for others is no part of it.
 #include <algorithm>
-#include <utility>
+#include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "chief/chief_impl.h"
 
 namespace evenkeel {
@@ -58,6 +60,18 @@ void Chief::Impl::TimeDropped(const UpdateState& update) {
   if (batches && seconds > update.predicted_seconds) {
     batches->Observe(update.share.worker, TotalSize(update.share.positions), seconds);
   }
+}
+
+// The plan's reason and its batches, of the first few workers.
+std::string Chief::Impl::BatchesLine() const {
+  constexpr std::size_t kNamed = 16;
+  std::string line = absl::StrCat("batches: ", batches->Explain(), ":");
+  const std::vector<BatchWorkerView> members = batches->Workers();
+  for (std::size_t i = 0; i < std::min(members.size(), kNamed); ++i) {
+    absl::StrAppend(&line, i == 0 ? " " : ", ", members[i].name, " ", members[i].batch);
+  }
+  if (members.size() > kNamed) absl::StrAppend(&line, " and ", members.size() - kNamed, " more");
+  return line;
 }
 
 // The provisional plan is still what the controller wants.

@@ -259,6 +259,7 @@ struct Chief::Impl {
   void TimeDropped(const UpdateState& update);
   void JoinBatches(const WorkerState& worker);
   bool PlanStands();
+  std::string BatchesLine() const;
 
   // --- ending.cc
   void NoteCheckpointDue(bool epoch_completed);
@@ -358,7 +359,7 @@ struct Chief::Impl {
 
   // --- batches
   std::optional<BatchController> batches;  // modes proportional and model
-  std::int64_t said_changes = 0;
+  std::int64_t said_plans = 0;
   bool said_bounds = false;
   std::map<Incarnation, std::int64_t> async_shares;  // of the round in progress
   CommitNumber async_round;                          // commit at which it was cut

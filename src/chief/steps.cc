@@ -340,8 +340,7 @@ std::map<Incarnation, std::int64_t> Chief::Impl::CutBatch(std::int64_t total) {
     auto plan = whole ? batches->Plan(total) : batches->PlanRemainder(total);
     if (plan.ok()) {
       for (const BatchShare& share : *plan) counts[share.worker] = share.batch;
-      if (batches->changes() != said_changes) Say(absl::StrCat("batches: ", batches->Explain()));
-      said_changes = batches->changes();
+      if (std::exchange(said_plans, batches->plans()) != batches->plans()) Say(BatchesLine());
       return counts;
     }
     if (!std::exchange(said_bounds, true)) {
