@@ -62,6 +62,7 @@ TEST_CASE("the schema's defaults are the structs' defaults", "[config]") {
   CHECK(e.membership.ticket_deadline_floor == membership.ticket_deadline_floor);
   const BatchingConfig batching;
   CHECK(e.batching.mode == batching.mode);
+  CHECK(e.batching.probe == batching.probe);
   CHECK(e.batching.min_batch_size == batching.min_batch_size);
   CHECK(e.batching.max_batch_size == batching.max_batch_size);
 }
@@ -205,6 +206,14 @@ TEST_CASE("optimizers, schedules and the other sections are read", "[config]") {
   CHECK(e.batching.mode == BatchingConfig::Mode::kStatic);
   CHECK(e.batching.speeds == std::vector<double>{1, 2});
   CHECK(e.train.seed == 18446744073709551615u);
+}
+
+TEST_CASE("batches follow speeds where the experiment has a batching section and names no mode", "[config]") {
+  CHECK(Accepted({}).batching.mode == BatchingConfig::Mode::kOff);
+  const Experiment given = Accepted({"batching.speeds=[1, 2]", "batching.probe_ms=0"});
+  CHECK(given.batching.mode == BatchingConfig::Mode::kModel);
+  CHECK(given.batching.probe == Duration::zero());
+  CHECK(Accepted({"batching.min_batch_size=4", "batching.mode=off"}).batching.mode == BatchingConfig::Mode::kOff);
 }
 
 TEST_CASE("the best metric and its direction follow from the metrics", "[config]") {
