@@ -47,11 +47,11 @@ void SayRunningSeed(int) {
 }
 
 void Print(std::uint64_t seed, const sim::Verdict& verdict) {
-  std::printf("seed %llu: trace %016llx, %lld ms, %lld events, %lld commits, %lld starts%s%s\n",
+  std::printf("seed %llu: trace %016llx, %lld ms, %lld events, %lld commits, %lld starts, %lld moves%s%s\n",
               static_cast<unsigned long long>(seed), static_cast<unsigned long long>(verdict.trace_hash),
               static_cast<long long>(verdict.at_ms), static_cast<long long>(verdict.events),
               static_cast<long long>(verdict.commits), static_cast<long long>(verdict.starts),
-              verdict.broken.empty() ? "" : ": BROKEN: ", verdict.broken.c_str());
+              static_cast<long long>(verdict.moves), verdict.broken.empty() ? "" : ": BROKEN: ", verdict.broken.c_str());
   std::fflush(stdout);
 }
 
@@ -80,7 +80,7 @@ absl::StatusOr<bool> Run(const Options& options) {
   const std::uint64_t first = one ? options.seed : options.first_seed;
   const std::uint64_t count = one ? 1 : static_cast<std::uint64_t>(options.seeds);
   std::signal(SIGABRT, SayRunningSeed);
-  std::int64_t failures = 0, commits = 0, starts = 0, events = 0;
+  std::int64_t failures = 0, commits = 0, starts = 0, events = 0, moves = 0;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     running_seed_high = static_cast<std::sig_atomic_t>(seed >> 32);
     running_seed_low = static_cast<std::sig_atomic_t>(seed & 0xffffffff);
@@ -89,6 +89,7 @@ absl::StatusOr<bool> Run(const Options& options) {
     const sim::Verdict verdict = sim::Simulate(scenario);
     commits += verdict.commits;
     starts += verdict.starts;
+    moves += verdict.moves;
     events += verdict.events;
     if (options.verbose) Print(seed, verdict);
     if (verdict.broken.empty()) continue;
@@ -96,9 +97,10 @@ absl::StatusOr<bool> Run(const Options& options) {
     PrintFailure(scenario, verdict, options);
   }
   std::signal(SIGABRT, SIG_DFL);
-  std::printf("%llu seeds, %lld events, %lld commits, %lld starts of the chief: %lld broken\n",
+  std::printf("%llu seeds, %lld events, %lld commits, %lld starts of the chief, %lld moves of stripes: "
+              "%lld broken\n",
               static_cast<unsigned long long>(count), static_cast<long long>(events), static_cast<long long>(commits),
-              static_cast<long long>(starts), static_cast<long long>(failures));
+              static_cast<long long>(starts), static_cast<long long>(moves), static_cast<long long>(failures));
   return failures == 0;
 }
 

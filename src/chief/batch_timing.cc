@@ -17,47 +17,63 @@ void Chief::Impl::JoinBatches(const WorkerState& worker) {
   batches->AddWorker(worker.incarnation, worker.name, declared ? worker.weight : 0, worker.timed);
 }
 
-void Chief::Impl::TimeBound(WorkerState& worker, UpdateState& update) {
-  update.bound_since = now;
-  update.idle_seconds = worker.idle_since ? ToSeconds(now - *worker.idle_since) : 0;
-  if (batches) {
-    update.predicted_seconds = batches->PredictedSeconds(worker.incarnation, TotalSize(update.share.positions));
-  }
+// Of a share that is being bound.
+UpdateTiming Chief::Impl::TimingOf(const WorkerState& worker, const Share& share) const {
+  UpdateTiming timing;
+  timing.bound_since = now;
+  if (worker.idle_since) timing.idle_seconds = ToSeconds(now - *worker.idle_since);
+  if (batches) timing.predicted_seconds = batches->PredictedSeconds(worker.incarnation, TotalSize(share.positions));
+  return timing;
 }
 
-// Once it is staged and its report is there; at the latest when it is decided.
-void Chief::Impl::TimeStaged(UpdateState& update) {
-  if (!update.staged_since) {
-    if (!update.staged_everywhere()) return;
-    update.staged_since = now;
-  }
-  if (update.measured || update.compute_seconds <= 0) return;
-  update.measured = true;
-  auto worker = workers.find(update.share.worker);
-  if (worker == workers.end()) return;
-  worker->second.busy_seconds = std::max(ToSeconds(*update.staged_since - update.bound_since), update.compute_seconds);
-  worker->second.predicted_seconds = update.predicted_seconds;
-  if (!batches) return;
-  batches->Observe(worker->first, TotalSize(update.share.positions), worker->second.busy_seconds, update.first_of_size);
+void Chief::Impl::TimeReported(const UpdateState& update, const StepReport& report) {
+  UpdateTiming& timing = undecided.Timing(update.share.update);
+  timing.compute_seconds = report.compute_seconds;
+  timing.first_of_size = report.first_of_size;
+  if (timing.staged_since) Measure(update.share, timing);
+}
+
+// On every server. Its report is there or will be; at the latest when it is decided it is measured without.
+void Chief::Impl::TimeStaged(const UpdateState& update) {
+  UpdateTiming& timing = undecided.Timing(update.share.update);
+  if (!timing.staged_since) timing.staged_since = now;
+  Measure(update.share, timing);
+}
+
+// Once, as soon as the step is staged and reported.
+void Chief::Impl::Measure(const Share& share, UpdateTiming& timing) {
+  if (timing.measured || timing.compute_seconds <= 0) return;
+  timing.measured = true;
+  const WorkerState* worker = workers.Find(share.worker);
+  if (worker == nullptr) return;
+  const double busy = std::max(ToSeconds(*timing.staged_since - timing.bound_since), timing.compute_seconds);
+  workers.Change(*worker, [&timing, busy](WorkerState& w) {
+    w.busy_seconds = busy;
+    w.predicted_seconds = timing.predicted_seconds;
+  });
+  if (batches) batches->Observe(share.worker, TotalSize(share.positions), busy, timing.first_of_size);
 }
 
 void Chief::Impl::TimeDecided(UpdateState& update) {
-  auto worker = workers.find(update.share.worker);
-  if (!update.measured && update.staged_since) {  // its report comes too late, or not at all
-    update.compute_seconds = std::max(ToSeconds(*update.staged_since - update.bound_since), 1e-9);
-    TimeStaged(update);
+  UpdateTiming& timing = update.timing;
+  if (!timing.measured && timing.staged_since) {  // its report comes too late, or not at all
+    timing.compute_seconds = std::max(ToSeconds(*timing.staged_since - timing.bound_since), 1e-9);
+    Measure(update.share, timing);
   }
-  if (worker == workers.end()) return;
-  worker->second.idle_since = now;
-  const double all = update.idle_seconds + ToSeconds(now - update.bound_since);
-  const double waited = update.idle_seconds + (update.staged_since ? ToSeconds(now - *update.staged_since) : 0);
-  worker->second.waiting_share = all > 0 ? std::clamp(waited / all, 0.0, 1.0) : 0;
+  const WorkerState* worker = workers.Find(update.share.worker);
+  if (worker == nullptr) return;
+  const double all = timing.idle_seconds + ToSeconds(now - timing.bound_since);
+  const double waited = timing.idle_seconds + (timing.staged_since ? ToSeconds(now - *timing.staged_since) : 0);
+  workers.Change(*worker, [this, all, waited](WorkerState& w) {
+    w.idle_since = now;
+    w.waiting_share = all > 0 ? std::clamp(waited / all, 0.0, 1.0) : 0;
+  });
 }
 
 // It took at least so long.
 void Chief::Impl::TimeDropped(const UpdateState& update) {
-  const double seconds = ToSeconds(now - update.bound_since);
-  if (batches && seconds > update.predicted_seconds) {
+  const double seconds = ToSeconds(now - update.timing.bound_since);
+  if (batches && seconds > update.timing.predicted_seconds) {
     batches->Observe(update.share.worker, TotalSize(update.share.positions), seconds);
   }
 }
@@ -77,18 +93,17 @@ std::string Chief::Impl::BatchesLine() const {
 // The provisional plan is still what the controller wants.
 bool Chief::Impl::PlanStands() {
   if (!batches || !batches->asks_again()) return true;
+  const auto planned = [this](Incarnation worker) -> std::int64_t {
+    const WorkerState* found = workers.Find(worker);
+    return found != nullptr && found->provisional ? TotalSize(found->provisional->positions) : 0;
+  };
   std::int64_t total = 0;
-  for (const auto& [incarnation, worker] : workers) {
-    if (worker.provisional) total += TotalSize(worker.provisional->positions);
-  }
+  for (Incarnation worker : workers.with_provisional()) total += planned(worker);
   if (total != options.experiment.train.global_batch_size) return true;
   const auto plan = batches->PlanAgain(total);
   if (!plan.ok()) return true;
-  return std::all_of(plan->begin(), plan->end(), [&](const BatchShare& share) {
-    const auto worker = workers.find(share.worker);
-    const bool has = worker != workers.end() && worker->second.provisional;
-    return share.batch == (has ? TotalSize(worker->second.provisional->positions) : 0);
-  });
+  return std::all_of(plan->begin(), plan->end(),
+                     [&](const BatchShare& share) { return share.batch == planned(share.worker); });
 }
 
 }  // namespace evenkeel

@@ -52,6 +52,9 @@ Chief::Impl::Impl(ChiefOptions o)
     controller.hold_off_steps = batching.hold_off_steps;
     batches.emplace(controller);
   }
+  for (std::size_t i = 0; i < options.listed_workers.size(); ++i) {
+    listed_places.try_emplace(options.listed_workers[i], i);
+  }
   job_id = log.job_id.empty() ? options.new_job_id : log.job_id;
   TakeUpLayout();
 }
@@ -106,9 +109,11 @@ ChiefActions Chief::OnSessionClosed(SessionId session, TimePoint now) {
   impl.now = now;
   impl.waiting.erase(session);
   impl.evaluators.erase(session);
-  if (WorkerState* worker = impl.WorkerBySession(session)) {
-    worker->session = SessionId{};
-    worker->state = "disconnected";
+  if (const WorkerState* worker = impl.workers.BySession(session)) {
+    impl.workers.Change(*worker, [](WorkerState& w) {
+      w.session = SessionId{};
+      w.state = "disconnected";
+    });
     if (impl.phase != Phase::kEnded) impl.Say(absl::StrCat(worker->name, " disconnected; its lease goes on"));
   }
   if (ServerState* server = impl.ServerBySession(session)) {
@@ -159,10 +164,9 @@ TimePoint Chief::NextDeadline() const {
   // A bound on the interval, so that a late tick can be told from a quiet time. From the last tick, not the last
   // message: messages must not put it off.
   TimePoint next = impl.last_tick + std::chrono::milliseconds(500);
-  next = std::min({next, impl.phase_deadline, impl.leases.NextExpiry()});
+  next = std::min({next, impl.phase_deadline, impl.leases.NextExpiry(), impl.undecided.NextDeadline()});
   if (impl.move) next = std::min(next, impl.move->deadline);
   if (impl.phase == Phase::kGathering && impl.replace_until > impl.last_tick) next = std::min(next, impl.replace_until);
-  for (const auto& [id, update] : impl.updates) next = std::min(next, update.deadline);
   return std::max(next, impl.last_tick + std::chrono::milliseconds(1));
 }
 
@@ -186,8 +190,8 @@ void Chief::Impl::AppendLog(LogRecord record) {
 void Chief::Impl::Send(SessionId session, Body body) {
   if (session == SessionId{}) return;
   Message message;
-  message.envelope = Envelope{
-      job_id, options.experiment.spec_hash, options.term, generation, layout, Incarnation{}, membership_epoch};
+  message.envelope =
+      Envelope{job_id, options.experiment.spec_hash, options.term, generation, layout, Incarnation{}, membership_epoch};
   message.body = std::move(body);
   actions.push_back(SendAction{session, std::move(message)});
 }
@@ -237,7 +241,7 @@ bool Chief::Impl::CheckEnvelope(SessionId session, const Message& message) {
     return false;
   }
   if (envelope.sender != Incarnation{}) {
-    const WorkerState* worker = WorkerBySession(session);
+    const WorkerState* worker = workers.BySession(session);
     const ServerState* server = ServerBySession(session);
     const bool current = (worker && worker->incarnation == envelope.sender) ||
                          (server && server->incarnation == envelope.sender) || evaluators.contains(session);
@@ -288,7 +292,7 @@ void Chief::Impl::Dispatch(SessionId session, Message& message) {
     if (auto* applied = std::get_if<Applied>(&message.body)) return OnApplied(*server, *applied);
     if (auto* done = std::get_if<SnapshotDone>(&message.body)) return OnSnapshotDone(*server, *done);
   }
-  if (WorkerState* worker = WorkerBySession(session)) {
+  if (const WorkerState* worker = workers.BySession(session)) {
     if (auto* ready = std::get_if<Ready>(&message.body)) return OnReady(session, *ready);
     if (auto* report = std::get_if<StepReport>(&message.body)) return OnStepReport(session, *report);
     if (auto* leave = std::get_if<Leave>(&message.body)) {
@@ -333,9 +337,9 @@ void Chief::Impl::Advance() {
 
 void Chief::Impl::CheckDeadlines() {
   for (Incarnation member : leases.Expire(now)) {
-    if (auto worker = workers.find(member); worker != workers.end()) {
+    if (const WorkerState* worker = workers.Find(member)) {
       // Whoever waits here to be welcomed has nothing to renew its lease with.
-      if (phase < Phase::kRunning && worker->second.session != SessionId{}) {
+      if (phase < Phase::kRunning && worker->session != SessionId{}) {
         leases.Grant(member, now);
       } else {
         Fence(member, "its lease ended", false);
@@ -359,11 +363,7 @@ void Chief::Impl::CheckDeadlines() {
                              absl::StrJoin(late, ", ")));
   }
   std::vector<Incarnation> overdue;
-  for (const auto& [id, update] : updates) {
-    if (update.deadline <= now && !update.fenced_in && !update.staged_everywhere()) {
-      overdue.push_back(update.share.worker);
-    }
-  }
+  for (const UpdateId& id : undecided.Overdue(now)) overdue.push_back(undecided.At(id).share.worker);
   for (Incarnation member : overdue) {
     Fence(member, "it did not stage its update on every server before its ticket's deadline", false);
   }
@@ -376,11 +376,12 @@ void Chief::Impl::CheckDeadlines() {
       return Fail(absl::DeadlineExceededError(
           absl::StrFormat("waited %.1f s for %s", ToSeconds(now - started), MissingMembers())));
     case Phase::kRunning:
-      if (first_grant_done || AdmittedCount() + static_cast<int>(std::count_if(
-                                                    workers.begin(), workers.end(),
-                                                    [](const auto& w) { return w.second.ready && !w.second.rank; })) <
-                                  options.experiment.membership.workers_min) {
-        if (AdmittedCount() >= options.experiment.membership.workers_min) return;
+      if (first_grant_done ||
+          workers.training() +
+                  static_cast<int>(std::count_if(workers.begin(), workers.end(),
+                                                 [](const auto& w) { return w.second.ready && !w.second.rank; })) <
+              options.experiment.membership.workers_min) {
+        if (workers.training() >= options.experiment.membership.workers_min) return;
         return Fail(absl::DeadlineExceededError(
             absl::StrCat("waited ", ToSeconds(options.experiment.membership.join_timeout), " s for ", WaitingFor())));
       }

@@ -1,6 +1,7 @@
 // The chief's state and its parts; each part's functions stand in a file of its own:
-// chief.cc (events, envelopes) · membership.cc · layout_change.cc (which servers share the parameters) · recovery.cc
-// (restarts, rollbacks) · steps.cc (tickets, seals, commits) · batch_timing.cc (what steps take) · ending.cc (checkpoints, the end) · chief_status.cc.
+// chief.cc (events, envelopes) · membership.cc (workers) · server_membership.cc · layout_change.cc (which servers
+// share the parameters) · recovery.cc (restarts, rollbacks) · steps.cc (tickets, seals, commits) · batch_timing.cc
+// (what steps take) · ending.cc (checkpoints, the end) · chief_status.cc.
 #pragma once
 
 #include <deque>
@@ -10,11 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "chief/batch_controller.h"
 #include "chief/batch_split.h"
 #include "chief/learning_rate.h"
 #include "chief/lease_table.h"
 #include "chief/sample_ledger.h"
+#include "chief/update_table.h"
+#include "chief/worker_table.h"
 #include "evenkeel/chief/chief.h"
 #include "evenkeel/protocol/layout.h"
 
@@ -43,80 +47,10 @@ struct ServerState {
   std::optional<TimePoint> state_since;  // as the member said with its last renewal
 };
 
-// A share of samples cut for a worker.
-struct Share {
-  UpdateId update;
-  Incarnation worker;
-  Epoch epoch;
-  RangeList positions;
-};
-
-struct WorkerState {
-  std::string name;
-  std::uint64_t nonce = 0;
-  Incarnation incarnation;
-  SessionId session;
-  bool ready = false;
-  std::optional<Rank> rank;  // set once admitted
-  double weight = 1;         // share of the global batch
-  std::uint64_t next_sequence = 1;
-  std::int64_t clock = 0;  // commits of this worker, or the minimum when it joined
-  std::optional<UpdateId> bound;
-  std::optional<Share> provisional;
-  std::string state;
-  std::optional<TimePoint> state_since;  // as the member said with its last renewal
-  std::string compute_fingerprint;
-  bool leaving = false;      // no ticket binds any more
-  std::string leave_reason;
-  bool standing_by = false;  // and was told so
-  // From step reports.
-  double step_seconds = 0;        // newest
-  StepTimeLine timed;             // by itself, before it was ready; per_sample 0: not
-  // Of the newest step that was staged: from its binding until all servers had it, and as it was predicted (0: was not).
-  double busy_seconds = 0, predicted_seconds = 0;
-  double waiting_share = 0;  // of the time from one decision on its updates to the next; newest
-  std::optional<TimePoint> idle_since;  // its last update was decided
-  double seconds_per_sample = 0;  // smoothed
-};
-
 // Sums over the whole job, kept for the summary when a worker has gone.
 struct WorkerTotals {
   std::int64_t commits = 0, samples = 0, steps = 0;
   double step_seconds = 0;
-};
-
-// A bound, undecided update.
-struct UpdateState {
-  Share share;
-  Rank rank;
-  SetNumber set;
-  CommitNumber bound_at;
-  TimePoint deadline = kNever;
-  TimePoint bound_since{};
-  std::optional<TimePoint> staged_since;  // on every server
-  double idle_seconds = 0;       // of its worker, before it
-  double predicted_seconds = 0;  // 0: was not
-  double compute_seconds = 0;    // as reported; 0: not yet
-  bool first_of_size = false;    // likewise
-  bool measured = false;         // and given to the batch controller
-  std::vector<std::optional<Staged>> staged;  // by server
-  std::optional<MembershipEpoch> fenced_in;   // its worker is dead; decided when every server acknowledged this epoch
-  int staged_count() const {
-    int count = 0;
-    for (const auto& entry : staged) count += entry.has_value();
-    return count;
-  }
-  bool staged_everywhere() const { return staged_count() == static_cast<int>(staged.size()); }
-};
-
-// Updates that commit together.
-struct SetState {
-  std::uint32_t attempt = 0;
-  std::vector<UpdateId> updates;  // rank order
-  bool seal_sent = false;         // with backup workers only once the set is chosen
-  bool whole_epoch_end = false;   // bsp: takes the epoch's last positions, so everybody is waited for
-  std::vector<bool> sealed;       // by server
-  std::vector<std::vector<BlockNorm>> norms;
 };
 
 // Servers prepare for a layout to come. Nothing is decided meanwhile.
@@ -162,30 +96,33 @@ struct Chief::Impl {
 
   // --- membership.cc
   void OnJoin(SessionId session, Join& join);
-  void OnServerJoin(SessionId session, Join& join);
   void OnWorkerJoin(SessionId session, Join& join);
   bool AdoptOrCompareModel(SessionId session, const Join& join);
   bool CheckResume();
   void OnReady(SessionId session, const Ready& ready);
-  void BeginToLeave(WorkerState& worker, const std::string& reason);
+  void BeginToLeave(const WorkerState& worker, const std::string& reason);
   OrderReply OnDrain(const std::string& name);
   void OnRenew(SessionId session, const Envelope& envelope, const Renew& renew);
-  void OnConfigured(ServerState& server, const Envelope& envelope, const Configured& configured);
-  void ConfigureServers();
-  std::vector<ServerAddress> ServerAddresses() const;
   double WeightOf(const std::string& worker) const;
+  std::size_t ListedPlace(const std::string& worker) const;
   void WelcomeWorker(const WorkerState& worker);
-  void ResumeServerSession(ServerState& server);
-  void WelcomeServer(const ServerState& server);
-  void BringUpServer(ServerState& server);
-  void ResumeWorkerSession(WorkerState& worker);
+  void ResumeWorkerSession(const WorkerState& worker);
   void AdmitReady();
   void Fence(Incarnation incarnation, const std::string& reason, bool orderly);
   void ForgetTotals(const std::string& name);
-  void LoseServer(ServerState& server, const std::string& reason);
   bool FirstGrantMayCome();
-  int AdmittedCount() const;
-  WorkerState* WorkerBySession(SessionId session);
+  std::string MissingMembers() const;
+  Waiting WaitingNow() const;
+
+  // --- server_membership.cc
+  void OnServerJoin(SessionId session, Join& join);
+  void OnConfigured(ServerState& server, const Envelope& envelope, const Configured& configured);
+  void ConfigureServers();
+  std::vector<ServerAddress> ServerAddresses() const;
+  void ResumeServerSession(ServerState& server);
+  void WelcomeServer(const ServerState& server);
+  void BringUpServer(ServerState& server);
+  void LoseServer(ServerState& server, const std::string& reason);
   ServerState* ServerBySession(SessionId session);  // also those that are in no layout
   bool InLayout(const ServerState& server) const {
     return &server >= servers.data() && &server < servers.data() + servers.size();
@@ -193,8 +130,6 @@ struct Chief::Impl {
   ServerIndex PlaceOf(const ServerState& server) const {
     return ServerIndex(static_cast<std::uint32_t>(&server - servers.data()));
   }
-  std::string MissingMembers() const;
-  Waiting WaitingNow() const;
 
   // --- layout_change.cc
   void TakeUpLayout();
@@ -232,29 +167,31 @@ struct Chief::Impl {
   void ResolveFenced();
   void DropUpdate(UpdateId id, const std::string& reason);
   void ChooseWithBackups();
-  void SendSeal(SetNumber number, SetState& set);
+  void SendSeal(SetNumber number);
   bool CommitNext();
   void Commit(SetNumber number);
   double ClipScale(const SetState& set, std::int64_t samples) const;
   void Grant();
   void GrantBsp();
   void GrantAsync();
-  std::optional<Share> CutShare(WorkerState& worker, Epoch epoch, std::int64_t count);
+  std::optional<Share> CutShare(const WorkerState& worker, Epoch epoch, std::int64_t count);
   std::vector<Share> PlanStep(bool* last_of_epoch);
-  void BindShare(WorkerState& worker, Share share, SetNumber set, bool known);
-  void SendProvisional(WorkerState& worker, Share share);
-  void ReleaseProvisional();
-  void ReleaseProvisional(WorkerState& worker);
+  void BindShare(const WorkerState& worker, Share share, SetNumber set, bool known);
+  void SendProvisional(const WorkerState& worker, Share share);
+  void ReleaseProvisional();  // of all
+  void ReleaseProvisional(const WorkerState& worker);
+  std::optional<Share> TakeProvisional(const WorkerState& worker);
   std::int64_t AsyncBatch(const WorkerState& worker);
   std::map<Incarnation, std::int64_t> CutBatch(std::int64_t total);
-  bool WithinStaleness(const WorkerState& worker) const;
+  bool BindIdle(const WorkerState& worker);
   bool MayBindMore() const;
-  std::vector<WorkerState*> AdmittedByRank();
   Duration TicketTime(const WorkerState& worker, std::int64_t samples) const;
 
   // --- batch_timing.cc
-  void TimeBound(WorkerState& worker, UpdateState& update);
-  void TimeStaged(UpdateState& update);
+  UpdateTiming TimingOf(const WorkerState& worker, const Share& share) const;
+  void TimeReported(const UpdateState& update, const StepReport& report);
+  void TimeStaged(const UpdateState& update);
+  void Measure(const Share& share, UpdateTiming& timing);
   void TimeDecided(UpdateState& update);
   void TimeDropped(const UpdateState& update);
   void JoinBatches(const WorkerState& worker);
@@ -291,6 +228,7 @@ struct Chief::Impl {
 
   // --- constant after construction
   ChiefOptions options;
+  absl::flat_hash_map<std::string, std::size_t> listed_places;  // of options.listed_workers
 
   // --- of the call in progress
   TimePoint now{};
@@ -337,7 +275,7 @@ struct Chief::Impl {
   bool switching = false;              // the servers have been told of the new layout, and not all have answered
   TimePoint next_move{};               // not before
   std::optional<std::string> stop_wanted;  // while the layout changes
-  std::map<Incarnation, WorkerState> workers;
+  WorkerTable workers;
   std::set<SessionId> evaluators;
   bool evaluator_seen = false;
   std::map<SessionId, Join> waiting;   // workers that joined before the servers were ready
@@ -350,8 +288,7 @@ struct Chief::Impl {
   std::string said_waiting;            // the last "waiting for" line, so that it is said once
 
   // --- steps
-  std::map<UpdateId, UpdateState> updates;
-  std::map<SetNumber, SetState> sets;
+  UpdateTable undecided;
   SetNumber last_set;
   std::uint64_t provisional_returns = 0;  // ledger returns() when the provisional plan was made
   std::vector<Incarnation> provisional_members;

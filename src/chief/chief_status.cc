@@ -18,8 +18,8 @@ std::string Chief::Impl::WaitingFor() const {
     case Phase::kRunning: {
       if (!first_grant_done) return MissingMembers();
       const std::int64_t least = options.experiment.membership.workers_min;
-      if (AdmittedCount() < least) {
-        return absl::StrCat("workers: ", AdmittedCount(), " of at least ", least, " are here");
+      if (workers.training() < least) {
+        return absl::StrCat("workers: ", workers.training(), " of at least ", least, " are here");
       }
       std::string names;
       for (const auto* list : {&servers, &spares}) {
@@ -59,10 +59,9 @@ nlohmann::json SecondsSince(const std::optional<TimePoint>& since, TimePoint at)
 }
 
 // Where the samples of the open epochs are.
-nlohmann::json LedgerJson(const SampleLedger& ledger, const std::map<UpdateId, UpdateState>& updates,
-                          const std::map<Incarnation, WorkerState>& workers) {
+nlohmann::json LedgerJson(const SampleLedger& ledger, const UpdateTable& undecided, const WorkerTable& workers) {
   std::int64_t computed = 0, ahead = 0;
-  for (const auto& [id, update] : updates) computed += TotalSize(update.share.positions);
+  for (const auto& [id, update] : undecided.updates()) computed += TotalSize(update.share.positions);
   for (const auto& [incarnation, worker] : workers) {
     if (worker.provisional) ahead += TotalSize(worker.provisional->positions);
   }
@@ -98,7 +97,7 @@ std::string Chief::Impl::StatusJson(TimePoint at) const {
   json["epochs"] = train.epochs;
   json["max_commits"] = train.max_commits;
   json["samples_per_epoch"] = ledger ? Json(ledger->spent_per_epoch()) : Json::array();
-  json["ledger"] = ledger ? LedgerJson(*ledger, updates, workers) : Json(nullptr);
+  json["ledger"] = ledger ? LedgerJson(*ledger, undecided, workers) : Json(nullptr);
   json["workers_min"] = options.experiment.membership.workers_min;
   json["workers_max"] = options.experiment.membership.workers_max;
   json["loss"] = any_loss ? Json(last_loss) : Json(nullptr);
@@ -154,7 +153,7 @@ std::string Chief::Impl::StatusJson(TimePoint at) const {
                {"state", worker.state},
                {"state_seconds", SecondsSince(worker.state_since, at)}};
     entry["lease_seconds_left"] = LeaseLeft(leases, incarnation, at);
-    entry["batch"] = worker.bound ? TotalSize(updates.at(*worker.bound).share.positions) : 0;
+    entry["batch"] = worker.bound ? TotalSize(undecided.At(*worker.bound).share.positions) : 0;
     json["workers"].push_back(std::move(entry));
   }
   json["joining"] = Json::array();

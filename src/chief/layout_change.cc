@@ -14,6 +14,8 @@ namespace {
 // After a move that failed.
 constexpr Duration kMovePause = std::chrono::seconds(2);
 constexpr std::uint32_t kMaxServers = 4096;
+// Orders are not logged.
+constexpr char kAskAgain[] = "; a chief that is started again before that must be asked again";
 
 std::vector<std::string> NamesIn(const LayoutRecord& record) {
   std::vector<std::string> names;
@@ -138,7 +140,7 @@ void Chief::Impl::ChangeLayout() {
   if (!wanted) return;
   layout_wanted = true;
   layout_due = !checkpoint;  // training goes on until that is complete
-  if (!layout_due || !updates.empty() || !unapplied.empty()) return;
+  if (!layout_due || !undecided.updates().empty() || !unapplied.empty()) return;
   if (std::any_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.session == SessionId{}; }))
     return;
   newest_layout = newest_layout.Next();
@@ -282,7 +284,7 @@ OrderReply Chief::Impl::OnDrainServer(const std::string& name) {
     return {false, absl::StrCat(name, " is the last server; start another one first"), false};
   }
   OnServerLeave(*server, Leave{"evenkeel drain", true});
-  return {true, absl::StrCat(name, " leaves once its stripes have moved to others"), false};
+  return {true, absl::StrCat(name, " leaves once its stripes have moved to others", kAskAgain), false};
 }
 
 OrderReply Chief::Impl::OnScale(std::uint32_t count) {
@@ -299,10 +301,11 @@ OrderReply Chief::Impl::OnScale(std::uint32_t count) {
   target_servers = count;
   std::size_t ready = 0;
   for (const ServerState& spare : spares) ready += spare.leaving ? 0 : 1;
-  if (servers.size() + ready >= count) return {true, absl::StrCat("the parameters move to ", count, " servers"), false};
+  if (servers.size() + ready >= count)
+    return {true, absl::StrCat("the parameters move to ", count, " servers", kAskAgain), false};
   return {true,
           absl::StrCat("the parameters move to ", count, " servers once ", count - servers.size() - ready,
-                       " more have joined; ", servers.size() + ready, " are here"),
+                       " more have joined; ", servers.size() + ready, " are here", kAskAgain),
           false};
 }
 

@@ -3,9 +3,9 @@
 // Threading: none; one caller at a time. Time is always passed in.
 #pragma once
 
-#include <map>
 #include <vector>
 
+#include "chief/deadline_index.h"
 #include "evenkeel/core/clock.h"
 #include "evenkeel/core/ids.h"
 
@@ -17,21 +17,21 @@ class LeaseTable {
   // the members.
   LeaseTable(Duration lease, Duration late_after) : lease_(lease), late_after_(late_after) {}
 
-  void Grant(Incarnation member, TimePoint now) { until_[member] = now + lease_; }
+  void Grant(Incarnation member, TimePoint now) { until_.Set(member, now + lease_); }
   // False when the lease is not there any more: the member must join again.
   bool Renew(Incarnation member, TimePoint now);
-  void End(Incarnation member) { until_.erase(member); }
+  void End(Incarnation member) { until_.Erase(member); }
   // Members whose lease is over, ascending; their leases end. Extends all by the gap when the call comes late.
   std::vector<Incarnation> Expire(TimePoint now);
-  TimePoint NextExpiry() const;
+  TimePoint NextExpiry() const { return until_.Next(); }
   // kNever for an unknown member.
-  TimePoint Until(Incarnation member) const;
+  TimePoint Until(Incarnation member) const { return until_.Of(member); }
 
  private:
   Duration lease_;
   Duration late_after_;
   TimePoint last_ = kNever;
-  std::map<Incarnation, TimePoint> until_;
+  DeadlineIndex<Incarnation> until_;
 };
 
 }  // namespace evenkeel

@@ -52,7 +52,9 @@ void LogHistory::Add(const LogRecord& record) {
                    samples_committed += commit.decision.samples;
                    for (const CommittedUpdate& update : commit.decision.updates) {
                      auto member = members.find(update.update.incarnation);
-                     if (member != members.end()) member->second.clock = update.clock;
+                     if (member != members.end()) {
+                       member->second.clock = ClockAfter(update, member->second.clock);
+                     }
                    }
                    commits.push_back(commit.decision);
                  },

@@ -1,45 +1,14 @@
-// Who takes part: joins, admissions, leases, fences.
+// Which workers take part: joins, admissions, leases, fences.
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "chief/chief_impl.h"
 #include "evenkeel/core/status.h"
 
 namespace evenkeel {
-
-WorkerState* Chief::Impl::WorkerBySession(SessionId session) {
-  for (auto& [incarnation, worker] : workers) {
-    if (worker.session == session && session != SessionId{}) return &worker;
-  }
-  return nullptr;
-}
-
-ServerState* Chief::Impl::ServerBySession(SessionId session) {
-  if (session == SessionId{}) return nullptr;
-  for (auto* list : {&servers, &spares}) {
-    for (ServerState& server : *list) {
-      if (server.session == session) return &server;
-    }
-  }
-  return nullptr;
-}
-
-int Chief::Impl::AdmittedCount() const {
-  return static_cast<int>(std::count_if(workers.begin(), workers.end(), [](const auto& entry) {
-    return entry.second.rank.has_value() && !entry.second.leaving;
-  }));
-}
-
-std::vector<WorkerState*> Chief::Impl::AdmittedByRank() {
-  std::vector<WorkerState*> admitted;
-  for (auto& [incarnation, worker] : workers) {
-    if (worker.rank && !worker.leaving) admitted.push_back(&worker);
-  }
-  std::sort(admitted.begin(), admitted.end(), [](auto* a, auto* b) { return *a->rank < *b->rank; });
-  return admitted;
-}
 
 std::string Chief::Impl::MissingMembers() const {
   std::vector<std::string> missing;
@@ -50,13 +19,11 @@ std::string Chief::Impl::MissingMembers() const {
       missing.push_back(absl::StrCat(server.name, "'s stripes"));
     }
   }
+  absl::flat_hash_set<std::string> joining;
+  for (const auto& [session, join] : waiting) joining.insert(join.name);
   for (const std::string& name : options.listed_workers) {
-    const bool here =
-        std::any_of(workers.begin(), workers.end(),
-                    [&](const auto& entry) {
-                      return entry.second.name == name && (entry.second.ready || phase != Phase::kRunning);
-                    }) ||
-        std::any_of(waiting.begin(), waiting.end(), [&](const auto& entry) { return entry.second.name == name; });
+    const WorkerState* worker = workers.ByName(name);
+    const bool here = (worker != nullptr && (worker->ready || phase != Phase::kRunning)) || joining.contains(name);
     if (!here) missing.push_back(name);
   }
   if (missing.empty() && tensors.empty()) missing.push_back("a first worker");
@@ -94,115 +61,6 @@ void Chief::Impl::OnJoin(SessionId session, Join& join) {
   }
   if (join.role == Role::kPs) return OnServerJoin(session, join);
   OnWorkerJoin(session, join);
-}
-
-// A server is known by its name; one that has no place in the layout stands by.
-void Chief::Impl::OnServerJoin(SessionId session, Join& join) {
-  ServerState* server = FindServer(join.name);
-  if (server != nullptr && server->incarnation != Incarnation{} && server->nonce == join.nonce) {
-    server->session = session;
-    if (join.holding.decided.generation == generation) {
-      server->applied = std::max(server->applied, join.holding.applied);
-    }
-    return ResumeServerSession(*server);
-  }
-  if (server != nullptr && server->incarnation != Incarnation{}) {
-    const std::string reason = "a newer process took its name";
-    InLayout(*server) ? LoseServer(*server, reason) : EndSpare(server->incarnation, reason, false);
-    server = FindServer(join.name);
-  }
-  if (phase == Phase::kEnded) return Send(session, JobEnd{end_status != "failed", end_status, end_reason});
-  if (server == nullptr) {
-    if (spares.size() >= kMaxSpareServers) {
-      return RefuseSession(session, RefuseReason::kRetry,
-                           absl::StrCat(join.name, ": ", spares.size(), " servers without a place are here already"),
-                           false);
-    }
-    server = &spares.emplace_back();
-    server->name = join.name;
-  }
-  last_incarnation = last_incarnation.Next();
-  server->address = join.address;
-  server->nonce = join.nonce;
-  server->incarnation = last_incarnation;
-  server->session = session;
-  server->holding = join.holding;
-  server->lost = false;
-  server->state = "joined";
-  leases.Grant(server->incarnation, now);
-  const std::string stands_by =
-      InLayout(*server) ? "" : absl::StrCat(" and stands by: ", servers.size(), " servers have the places");
-  Say(absl::StrCat(server->name, " joined at ", server->address, stands_by));
-  ResumeServerSession(*server);
-}
-
-void Chief::Impl::WelcomeServer(const ServerState& server) {
-  Send(server.session, Welcome{server.incarnation,
-                               job_id,
-                               options.experiment.canonical_json,
-                               options.experiment.membership.lease / std::chrono::milliseconds(1),
-                               options.experiment.membership.renew / std::chrono::milliseconds(1),
-                               {},
-                               {},
-                               0,
-                               0});
-}
-
-// (Re)tells a server everything that it must know; all of it is idempotent.
-void Chief::Impl::ResumeServerSession(ServerState& server) {
-  leases.Renew(server.incarnation, now);
-  WelcomeServer(server);
-  if (InLayout(server)) {
-    if (phase != Phase::kGathering) BringUpServer(server);
-  } else if (server.leaving) {
-    Send(server.session, LeaveNow{"its stripes are with others"});
-  }
-  if (move) SendPrepare(server);
-}
-
-void Chief::Impl::BringUpServer(ServerState& server) {
-  if (phase == Phase::kReading) {
-    if (server.holding.decided == reading) Send(server.session, ReadDecisions{version()});
-    return;
-  }
-  const ServerIndex place = PlaceOf(server);
-  const auto count = static_cast<std::uint32_t>(servers.size());
-  Members members;
-  members.epoch = membership_epoch;
-  members.full = true;
-  for (const auto& [incarnation, worker] : workers) members.admitted.push_back({incarnation, worker.name});
-  if (!server.configured && switching) {
-    Send(server.session, Switch{version()});
-  } else if (!server.configured && !continuing) {
-    Configure configure;
-    configure.server = place;
-    configure.servers = count;
-    configure.tensors = tensors;
-    configure.bucket_bytes = options.experiment.train.bucket_bytes;
-    configure.optimizer = options.experiment.train.optimizer;
-    configure.seed = options.experiment.train.seed;
-    configure.model_dir = options.model_dir;
-    configure.restore = options.resume.has_value();
-    if (options.resume) configure.checkpoint = options.resume->version;
-    configure.version = Version{generation, options.resume ? options.resume->version.commit : CommitNumber(0)};
-    Send(server.session, std::move(configure));
-  }
-  Send(server.session, std::move(members));
-  for (const auto& [number, set] : sets) {
-    if (set.seal_sent) Send(server.session, Seal{number, set.attempt, set.updates});
-  }
-  auto send_snapshot = [&] {
-    const Version at = checkpoint->manifest.version;
-    Send(server.session, Snapshot{at, CheckpointFolder(options.model_dir, at), PartFileName(place, count)});
-  };
-  const bool snapshot = checkpoint && !checkpoint->parts[place.value()];
-  if (snapshot && checkpoint->manifest.version.commit <= server.applied) send_snapshot();
-  for (const Decision& decision : unapplied) {
-    if (decision.version.commit <= server.applied) continue;
-    Send(server.session, decision);
-    if (snapshot && checkpoint->manifest.version == decision.version) send_snapshot();
-  }
-  if (!server.configured && continuing) Send(server.session, Continue{version()});
 }
 
 bool Chief::Impl::AdoptOrCompareModel(SessionId session, const Join& join) {
@@ -296,11 +154,10 @@ void Chief::Impl::OnWorkerJoin(SessionId session, Join& join) {
     if (phase == Phase::kEnded) Send(session, JobEnd{false, end_status, end_reason});  // it is in no list yet
     return;
   }
-  for (auto& [incarnation, worker] : workers) {
-    if (worker.nonce != join.nonce) continue;
-    worker.session = session;
-    if (phase >= Phase::kRunning) return ResumeWorkerSession(worker);
-    leases.Renew(incarnation, now);
+  if (const WorkerState* worker = workers.ByNonce(join.nonce)) {
+    workers.Change(*worker, [session](WorkerState& w) { w.session = session; });
+    if (phase >= Phase::kRunning) return ResumeWorkerSession(*worker);
+    leases.Renew(worker->incarnation, now);
     return Send(session, WaitingNow());
   }
   const auto limit = static_cast<std::size_t>(2 * options.experiment.membership.workers_max);
@@ -315,36 +172,40 @@ void Chief::Impl::OnWorkerJoin(SessionId session, Join& join) {
   if (phase != Phase::kRunning) return Send(session, WaitingNow());
   Join kept = std::move(waiting.at(session));
   waiting.erase(session);
-  for (auto& [incarnation, worker] : workers) {
-    if (worker.name != kept.name) continue;
-    if (kept.former != Incarnation{} && kept.former != incarnation) {
+  if (const WorkerState* former = workers.ByName(kept.name)) {
+    if (kept.former != Incarnation{} && kept.former != former->incarnation) {
       return RefuseSession(session, RefuseReason::kNameTaken,
                            absl::StrCat("incarnation ", kept.former.value(), " of ", kept.name,
                                         " was fenced, and another process has the name now"),
                            true);
     }
-    Fence(incarnation, "a newer process took its name", false);
-    break;
+    Fence(former->incarnation, "a newer process took its name", false);
   }
   last_incarnation = last_incarnation.Next();
-  WorkerState& worker = workers[last_incarnation];
-  worker.name = kept.name;
-  worker.nonce = kept.nonce;
-  worker.incarnation = last_incarnation;
-  worker.session = session;
-  worker.compute_fingerprint = kept.compute_fingerprint;
-  worker.state = "connecting to the servers";
-  worker.weight = WeightOf(worker.name);
+  WorkerState fresh;
+  fresh.name = kept.name;
+  fresh.nonce = kept.nonce;
+  fresh.incarnation = last_incarnation;
+  fresh.session = session;
+  fresh.compute_fingerprint = kept.compute_fingerprint;
+  fresh.state = "connecting to the servers";
+  fresh.weight = WeightOf(fresh.name);
+  const WorkerState& worker = workers.Add(std::move(fresh));
   leases.Grant(worker.incarnation, now);
   membership_epoch = membership_epoch.Next();
   SendToServers(Members{membership_epoch, false, {{worker.incarnation, worker.name}}, {}});
   WelcomeWorker(worker);
 }
 
+// In the cluster file's order; others come after all of them.
+std::size_t Chief::Impl::ListedPlace(const std::string& worker) const {
+  const auto place = listed_places.find(worker);
+  return place == listed_places.end() ? options.listed_workers.size() : place->second;
+}
+
 // Share of the global batch, where it is given by the cluster file or the experiment.
 double Chief::Impl::WeightOf(const std::string& worker) const {
-  const auto listed = std::find(options.listed_workers.begin(), options.listed_workers.end(), worker);
-  const auto index = static_cast<std::size_t>(listed - options.listed_workers.begin());
+  const std::size_t index = ListedPlace(worker);
   if (index < options.batch_sizes.size()) return static_cast<double>(options.batch_sizes[index]);
   const BatchingConfig& batching = options.experiment.batching;
   if (index < batching.speeds.size()) return batching.speeds[index];
@@ -365,14 +226,14 @@ void Chief::Impl::WelcomeWorker(const WorkerState& worker) {
   Send(worker.session, std::move(welcome));
 }
 
-void Chief::Impl::ResumeWorkerSession(WorkerState& worker) {
+void Chief::Impl::ResumeWorkerSession(const WorkerState& worker) {
   leases.Renew(worker.incarnation, now);
   WelcomeWorker(worker);
   if (worker.leaving) Send(worker.session, LeaveNow{worker.leave_reason});
   if (!worker.rank) return;
   Send(worker.session, Admitted{*worker.rank});
   if (worker.bound) {
-    const UpdateState& update = updates.at(*worker.bound);
+    const UpdateState& update = undecided.At(*worker.bound);
     const auto left = std::max<Duration>(update.deadline - now, Duration::zero());
     Send(worker.session, Ticket{update.share.update, update.share.epoch, update.share.positions, true,
                                 Version{generation, update.bound_at}, left / std::chrono::milliseconds(1)});
@@ -383,81 +244,14 @@ void Chief::Impl::ResumeWorkerSession(WorkerState& worker) {
   }
 }
 
-std::vector<ServerAddress> Chief::Impl::ServerAddresses() const {
-  std::vector<ServerAddress> addresses;
-  for (const ServerState& server : servers) addresses.push_back({server.address, server.incarnation, server.name});
-  return addresses;
-}
-
-void Chief::Impl::ConfigureServers() {
-  for (const ServerState& server : servers) {
-    if (server.holding.decided.generation <= generation) continue;
-    return RollBack(absl::StrCat(server.name, " has lived through more than the log knows"));
-  }
-  phase = Phase::kConfiguring;
-  phase_deadline = now + options.experiment.membership.ps_timeout;
-  AppendLog(LayoutRecord{layout, generation, ServerAddresses()});
-  had_layout = true;
-  for (ServerState& server : servers) {
-    server.applied = options.resume ? options.resume->version.commit : CommitNumber(0);
-    WelcomeServer(server);
-    BringUpServer(server);
-  }
-}
-
-void Chief::Impl::LoseServer(ServerState& server, const std::string& reason) {
-  leases.End(server.incarnation);
-  ended_nonces.push_back(server.nonce);
-  if (ended_nonces.size() > kEndedNoncesKept) ended_nonces.pop_front();
-  RefuseSession(server.session, RefuseReason::kStaleIncarnation, absl::StrCat(server.name, " is fenced: ", reason),
-                server.session != SessionId{});
-  Say(absl::StrCat(server.name, " at ", server.address, " is lost: ", reason), LogLevel::kWarning);
-  const std::string name = server.name;
-  server = ServerState{};
-  server.name = name;
-  server.lost = had_layout;
-  replace_until = now + options.experiment.membership.ps_replacement_timeout;
-  // The last checkpoint is complete: the parameters are not needed any more.
-  if (phase == Phase::kGathering || phase == Phase::kFinalScore || phase == Phase::kEnded) return;
-  RollBack(absl::StrCat(name, " is lost"));
-}
-
-void Chief::Impl::OnConfigured(ServerState& server, const Envelope& envelope, const Configured& configured) {
-  if (configured.server != PlaceOf(server) || phase != Phase::kConfiguring) return;
-  if (configured.version.generation != generation || envelope.layout != layout) return;
-  if (server.configured) return;
-  server.configured = true;
-  server.owned_floats = configured.owned_floats;
-  server.state = "serving";
-  if (configured.owned_floats == 0) {
-    Say(absl::StrCat(server.name, " owns nothing: there are more servers than stripes of parameters"),
-        LogLevel::kWarning);
-  }
-  if (!std::all_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.configured; })) return;
-  phase = Phase::kRunning;
-  phase_deadline = first_grant_done ? kNever : now + options.experiment.membership.join_timeout;
-  Say(absl::StrCat("all ", servers.size(), " servers hold version ", ToString(version())));
-  const bool went_on = continuing || switching;
-  continuing = switching = false;
-  if (stop_wanted) {
-    Stop(*std::exchange(stop_wanted, std::nullopt));
-  } else if (!durable || (went_on && checkpoint_due && !training_complete())) {
-    StartCheckpoint();
-  }
-  // Servers may have other addresses now.
-  for (auto& [incarnation, worker] : workers) {
-    if (worker.session != SessionId{}) ResumeWorkerSession(worker);
-  }
-  std::map<SessionId, Join> joins = std::exchange(waiting, {});
-  for (auto& [session, join] : joins) OnWorkerJoin(session, join);
-}
-
 void Chief::Impl::OnReady(SessionId session, const Ready& ready) {
-  WorkerState* worker = WorkerBySession(session);
+  const WorkerState* worker = workers.BySession(session);
   if (worker->ready) return;
-  worker->ready = true;
-  worker->timed = {ready.fixed_seconds, ready.seconds_per_sample};
-  worker->state = "ready";
+  workers.Change(*worker, [&ready](WorkerState& w) {
+    w.ready = true;
+    w.timed = {ready.fixed_seconds, ready.seconds_per_sample};
+    w.state = "ready";
+  });
 }
 
 void Chief::Impl::OnRenew(SessionId session, const Envelope& envelope, const Renew& renew) {
@@ -467,9 +261,11 @@ void Chief::Impl::OnRenew(SessionId session, const Envelope& envelope, const Ren
                          absl::StrCat("the lease of incarnation ", envelope.sender.value(), " has ended"), true);
   }
   const TimePoint since = now - Milliseconds(std::clamp<std::int64_t>(renew.since_ms, 0, 1'000'000'000'000));
-  if (WorkerState* worker = WorkerBySession(session)) {
-    worker->state = renew.state;
-    worker->state_since = since;
+  if (const WorkerState* worker = workers.BySession(session)) {
+    workers.Change(*worker, [&](WorkerState& w) {
+      w.state = renew.state;
+      w.state_since = since;
+    });
   }
   if (ServerState* server = ServerBySession(session)) {
     server->state = renew.state;
@@ -477,9 +273,12 @@ void Chief::Impl::OnRenew(SessionId session, const Envelope& envelope, const Ren
   }
 }
 
-void Chief::Impl::BeginToLeave(WorkerState& worker, const std::string& reason) {
-  if (!std::exchange(worker.leaving, true)) {
-    worker.leave_reason = reason;
+void Chief::Impl::BeginToLeave(const WorkerState& worker, const std::string& reason) {
+  if (!worker.leaving) {
+    workers.Change(worker, [&reason](WorkerState& w) {
+      w.leaving = true;
+      w.leave_reason = reason;
+    });
     Say(absl::StrCat(worker.name, " leaves", worker.bound ? " once its update is decided: " : ": ", reason));
     ReleaseProvisional(worker);
     if (batches) batches->RemoveWorker(worker.incarnation);
@@ -498,7 +297,7 @@ OrderReply Chief::Impl::OnDrain(const std::string& name) {
     Send(session, LeaveNow{reason});
     return {true, absl::StrCat(name, " leaves; it had not begun to train"), false};
   }
-  for (auto& [incarnation, worker] : workers) {
+  for (const auto& [incarnation, worker] : workers) {
     names.push_back(worker.name);
     if (worker.name != name) continue;
     BeginToLeave(worker, reason);
@@ -525,9 +324,8 @@ Waiting Chief::Impl::WaitingNow() const {
 bool Chief::Impl::FirstGrantMayCome() {
   if (first_grant_done) return true;
   for (const std::string& name : options.listed_workers) {
-    const bool ready = std::any_of(workers.begin(), workers.end(),
-                                   [&](const auto& entry) { return entry.second.name == name && entry.second.ready; });
-    if (!ready) return false;
+    const WorkerState* worker = workers.ByName(name);
+    if (worker == nullptr || !worker->ready) return false;
   }
   first_grant_done = true;
   phase_deadline = kNever;
@@ -536,44 +334,34 @@ bool Chief::Impl::FirstGrantMayCome() {
 
 // Ready workers take the lowest free ranks: listed ones in the cluster file's order, then the others as they came.
 void Chief::Impl::AdmitReady() {
-  std::vector<WorkerState*> ready;
-  std::set<Rank> taken;
-  for (auto& [incarnation, worker] : workers) {
-    if (worker.rank) {
-      taken.insert(*worker.rank);
-    } else if (worker.ready && !worker.leaving) {
-      ready.push_back(&worker);
-    }
-  }
-  if (ready.empty()) return;
-  auto place = [&](const WorkerState* worker) {
-    return std::find(options.listed_workers.begin(), options.listed_workers.end(), worker->name);
-  };
-  std::stable_sort(ready.begin(), ready.end(), [&](auto* a, auto* b) { return place(a) < place(b); });
-  std::int64_t least = 0;
-  bool any = false;
-  for (const auto& [incarnation, worker] : workers) {
-    if (!worker.rank) continue;
-    least = any ? std::min(least, worker.clock) : worker.clock;
-    any = true;
-  }
-  for (WorkerState* worker : ready) {
-    if (static_cast<std::int64_t>(taken.size()) >= options.experiment.membership.workers_max) {
-      worker->state = "standing by: membership.workers_max workers train";
-      if (!std::exchange(worker->standing_by, true)) {
-        Say(absl::StrCat(worker->name, " stands by: ", taken.size(), " workers train, membership.workers_max"));
-        Send(worker->session, Waiting{absl::StrCat("a place: ", taken.size(),
-                                                   " workers train, and membership.workers_max allows no more"),
-                                      0});
+  if (workers.ready().empty()) return;
+  std::vector<const WorkerState*> ready;
+  for (Incarnation incarnation : workers.ready()) ready.push_back(&workers.At(incarnation));
+  std::stable_sort(ready.begin(), ready.end(),
+                   [this](auto* a, auto* b) { return ListedPlace(a->name) < ListedPlace(b->name); });
+  const std::int64_t least = workers.LeastClock();
+  Rank rank(0);
+  for (const WorkerState* worker : ready) {
+    const std::int64_t taken = workers.ranks_taken();
+    if (taken >= options.experiment.membership.workers_max) {
+      const bool said = worker->standing_by;
+      workers.Change(*worker, [](WorkerState& w) {
+        w.state = "standing by: membership.workers_max workers train";
+        w.standing_by = true;
+      });
+      if (!said) {
+        Say(absl::StrCat(worker->name, " stands by: ", taken, " workers train, membership.workers_max"));
+        Send(worker->session,
+             Waiting{absl::StrCat("a place: ", taken, " workers train, and membership.workers_max allows no more"), 0});
       }
       continue;
     }
-    Rank rank(0);
-    while (taken.contains(rank)) rank = rank.Next();
-    taken.insert(rank);
-    worker->rank = rank;
-    worker->clock = least;
-    worker->state = "admitted";
+    rank = workers.LowestFreeRank(rank);
+    workers.Change(*worker, [rank, least](WorkerState& w) {
+      w.rank = rank;
+      w.clock = least;
+      w.state = "admitted";
+    });
     JoinBatches(*worker);
     membership_epoch = membership_epoch.Next();
     AppendLog(AdmissionRecord{worker->incarnation, worker->name, rank, membership_epoch, worker->nonce,
@@ -588,9 +376,7 @@ void Chief::Impl::AdmitReady() {
 // Of workers that come under ever new names, one sum is kept for those that went beyond the first few.
 void Chief::Impl::ForgetTotals(const std::string& name) {
   const auto gone = totals.find(name);
-  const std::vector<std::string>& listed = options.listed_workers;
-  if (totals.size() <= kTotalsKept || gone == totals.end() || name == kOtherWorkers ||
-      std::find(listed.begin(), listed.end(), name) != listed.end()) {
+  if (totals.size() <= kTotalsKept || gone == totals.end() || name == kOtherWorkers || listed_places.contains(name)) {
     return;
   }
   WorkerTotals& others = totals[kOtherWorkers];
@@ -602,11 +388,9 @@ void Chief::Impl::ForgetTotals(const std::string& name) {
 }
 
 void Chief::Impl::Fence(Incarnation incarnation, const std::string& reason, bool orderly) {
-  auto it = workers.find(incarnation);
-  if (it == workers.end()) return;
-  WorkerState worker = std::move(it->second);
+  if (workers.Find(incarnation) == nullptr) return;
+  const WorkerState worker = workers.Remove(incarnation);
   if (worker.provisional) ledger->Return(worker.provisional->epoch, worker.provisional->positions);
-  workers.erase(it);
   leases.End(incarnation);
   if (batches) batches->RemoveWorker(incarnation);
   membership_epoch = membership_epoch.Next();
@@ -615,11 +399,7 @@ void Chief::Impl::Fence(Incarnation incarnation, const std::string& reason, bool
   if (ended_nonces.size() > kEndedNoncesKept) ended_nonces.pop_front();
   ForgetTotals(worker.name);
   SendToServers(Members{membership_epoch, false, {}, {incarnation}});
-  if (worker.bound) {
-    UpdateState& update = updates.at(*worker.bound);
-    update.fenced_in = membership_epoch;
-    update.deadline = kNever;
-  }
+  if (worker.bound) undecided.Fence(*worker.bound, membership_epoch);
   if (orderly) {
     actions.push_back(CloseAction{worker.session});
     Say(absl::StrCat(worker.name, " left: ", reason));
@@ -628,11 +408,11 @@ void Chief::Impl::Fence(Incarnation incarnation, const std::string& reason, bool
                   worker.session != SessionId{});
     Say(absl::StrCat(worker.name, " is fenced: ", reason), LogLevel::kWarning);
   }
-  if (phase != Phase::kRunning || AdmittedCount() >= options.experiment.membership.workers_min) return;
+  if (phase != Phase::kRunning || workers.training() >= options.experiment.membership.workers_min) return;
   if (!first_grant_done) return;
   // Too few to go on: nothing commits until others have joined.
   std::vector<UpdateId> all;
-  for (const auto& [id, update] : updates) all.push_back(id);
+  for (const auto& [id, update] : undecided.updates()) all.push_back(id);
   for (UpdateId id : all) DropUpdate(id, "too few workers");
   phase_deadline = now + options.experiment.membership.join_timeout;
 }

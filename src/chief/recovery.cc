@@ -40,27 +40,28 @@ void Chief::Impl::OpenTerm(std::int64_t unix_ms) {
 // After the checkpoint's state is loaded: the commits that the log holds, and the members.
 absl::Status Chief::Impl::TakeUpLog() {
   base_hash = chain_hash;
-  // A machine that stopped may have lost the end of a segment, but not all of the next one: what follows a gap is as lost
-  // as the gap.
+  // A machine that stopped may have lost the end of a segment, but not all of the next one: what follows a gap is as
+  // lost as the gap.
   std::erase_if(log.commits, [this](const Decision& decision) { return decision.version.commit <= commit; });
   for (std::size_t i = 0; i < log.commits.size(); ++i) {
     if (log.commits[i].version.commit != commit.Next()) log.commits.resize(i);
     if (i < log.commits.size()) EK_RETURN_IF_ERROR(Annotate(Adopt(log.commits[i]), "[chief] commit log"));
   }
   for (const auto& [incarnation, member] : log.members) {
-    WorkerState& worker = workers[incarnation];
-    worker.name = member.admission.name;
-    worker.nonce = member.admission.nonce;
-    worker.incarnation = incarnation;
-    worker.ready = true;
-    worker.rank = member.admission.rank;
-    worker.clock = member.clock;
-    worker.state = "not back since the chief was started again";
-    worker.compute_fingerprint = member.admission.compute_fingerprint;
-    worker.weight = WeightOf(worker.name);
+    WorkerState taken_up;
+    taken_up.name = member.admission.name;
+    taken_up.nonce = member.admission.nonce;
+    taken_up.incarnation = incarnation;
+    taken_up.ready = true;
+    taken_up.rank = member.admission.rank;
+    taken_up.clock = member.clock;
+    taken_up.state = "not back since the chief was started again";
+    taken_up.compute_fingerprint = member.admission.compute_fingerprint;
+    taken_up.weight = WeightOf(taken_up.name);
+    const WorkerState& worker = workers.Add(std::move(taken_up));
     leases.Grant(incarnation, now);
     totals.try_emplace(worker.name);
-    if (batches) batches->AddWorker(incarnation, worker.name, options.batch_sizes.empty() ? 0 : worker.weight);
+    JoinBatches(worker);
   }
   return absl::OkStatus();
 }
@@ -76,8 +77,9 @@ absl::Status Chief::Impl::Adopt(const Decision& decision) {
   const std::int64_t completed_before = ledger->completed_epochs();
   for (const CommittedUpdate& update : decision.updates) {
     EK_RETURN_IF_ERROR(Annotate(ledger->Adopt(update.epoch, update.positions), name));
-    auto worker = workers.find(update.update.incarnation);
-    if (worker != workers.end()) worker->second.clock = update.clock;
+    if (const WorkerState* worker = workers.Find(update.update.incarnation)) {
+      workers.Change(*worker, [&update](WorkerState& w) { w.clock = ClockAfter(update, w.clock); });
+    }
   }
   commit = commit.Next();
   chain_hash = decision.hash;
@@ -122,8 +124,8 @@ bool Chief::Impl::HashesAgree() {
       if (decision.version == holding.decided) expected = decision.hash;
     }
     if (expected == holding.hash) continue;
-    Fail(absl::InternalError(absl::StrCat(server.name, " has obeyed decision ", ToString(holding.decided), " with hash ",
-                                          holding.hash, ", but the log's has hash ", expected,
+    Fail(absl::InternalError(absl::StrCat(server.name, " has obeyed decision ", ToString(holding.decided),
+                                          " with hash ", holding.hash, ", but the log's has hash ", expected,
                                           ": two chiefs have decided; restart servers and chief to go on from ",
                                           CheckpointName(durable->version))));
     return false;
@@ -183,13 +185,14 @@ void Chief::Impl::RollBack(const std::string& reason) {
   }
   end_status.clear();
   end_reason.clear();
-  for (auto& [incarnation, worker] : workers) {
+  for (const auto& [incarnation, worker] : workers) {
     if (worker.bound) Send(worker.session, Outcome{*worker.bound, false, {}});
-    worker.bound.reset();
-    worker.provisional.reset();
+    workers.Change(worker, [](WorkerState& w) {
+      w.bound.reset();
+      w.provisional.reset();
+    });
   }
-  updates.clear();
-  sets.clear();
+  undecided.Clear();
   provisional_members.clear();
   unapplied.clear();
   checkpoint.reset();

@@ -19,13 +19,13 @@ double Smooth(double old, double fresh) { return old > 0 ? old + kSmoothing * (f
 // --- reports --------------------------------------------------------------------------------------------------------
 
 void Chief::Impl::OnStaged(ServerState& server, Staged& staged) {
-  auto it = updates.find(staged.update);
-  if (it == updates.end()) return;
-  UpdateState& update = it->second;
+  const UpdateState* found = undecided.Find(staged.update);
+  if (found == nullptr) return;
+  const UpdateState& update = *found;
   if (staged.non_finite > 0) {
-    auto holder = workers.find(update.share.worker);
+    const WorkerState* holder = workers.Find(update.share.worker);
     const std::string name =
-        holder == workers.end() ? absl::StrCat("incarnation ", update.share.worker.value()) : holder->second.name;
+        holder == nullptr ? absl::StrCat("incarnation ", update.share.worker.value()) : holder->name;
     return Fail(absl::InternalError(absl::StrCat(
         "step ", commit.value() + 1, ": ", name, " found ", staged.non_finite, " NaN or infinite values in layer '",
         staged.non_finite_layer,
@@ -37,16 +37,15 @@ void Chief::Impl::OnStaged(ServerState& server, Staged& staged) {
         absl::StrCat("it staged ", staged.samples, " samples for a ticket of ", TotalSize(update.share.positions)),
         false);
   }
-  update.staged[static_cast<std::size_t>(&server - servers.data())] = std::move(staged);
+  const UpdateId id = staged.update;
+  undecided.Stage(id, PlaceOf(server).value(), std::move(staged));
   if (update.staged_everywhere()) TimeStaged(update);
 }
 
 void Chief::Impl::OnSealed(ServerState& server, Sealed& sealed) {
-  auto it = sets.find(sealed.set);
-  if (it == sets.end() || it->second.attempt != sealed.attempt || !it->second.seal_sent) return;
-  const auto index = static_cast<std::size_t>(&server - servers.data());
-  it->second.sealed[index] = true;
-  it->second.norms[index] = std::move(sealed.norms);
+  const auto set = undecided.sets().find(sealed.set);
+  if (set == undecided.sets().end() || set->second.attempt != sealed.attempt || !set->second.seal_sent) return;
+  undecided.Seal(sealed.set, PlaceOf(server).value(), std::move(sealed.norms));
 }
 
 void Chief::Impl::OnApplied(ServerState& server, const Applied& applied) {
@@ -64,16 +63,14 @@ void Chief::Impl::OnApplied(ServerState& server, const Applied& applied) {
 }
 
 void Chief::Impl::OnStepReport(SessionId session, const StepReport& report) {
-  WorkerState* worker = WorkerBySession(session);
+  const WorkerState* worker = workers.BySession(session);
   if (report.samples <= 0 || !(report.compute_seconds >= 0)) return;
-  worker->step_seconds = report.compute_seconds;
-  worker->seconds_per_sample =
-      Smooth(worker->seconds_per_sample, report.compute_seconds / static_cast<double>(report.samples));
-  if (auto it = updates.find(report.update); it != updates.end() && it->second.share.worker == worker->incarnation) {
-    it->second.compute_seconds = report.compute_seconds;
-    it->second.first_of_size = report.first_of_size;
-    TimeStaged(it->second);
-  }
+  workers.Change(*worker, [&report](WorkerState& w) {
+    w.step_seconds = report.compute_seconds;
+    w.seconds_per_sample = Smooth(w.seconds_per_sample, report.compute_seconds / static_cast<double>(report.samples));
+  });
+  const UpdateState* update = undecided.Find(report.update);
+  if (update != nullptr && update->share.worker == worker->incarnation) TimeReported(*update, report);
   WorkerTotals& total = totals[worker->name];
   ++total.steps;
   total.step_seconds += report.compute_seconds;
@@ -82,9 +79,11 @@ void Chief::Impl::OnStepReport(SessionId session, const StepReport& report) {
 // --- lost workers' updates ------------------------------------------------------------------------------------------
 
 void Chief::Impl::ResolveFenced() {
+  if (undecided.fenced().empty()) return;
   std::vector<UpdateId> lost;
-  for (const auto& [id, update] : updates) {
-    if (!update.fenced_in || update.staged_everywhere()) continue;
+  for (const UpdateId& id : undecided.fenced()) {
+    const UpdateState& update = undecided.At(id);
+    if (update.staged_everywhere()) continue;
     const bool known =
         std::all_of(servers.begin(), servers.end(), [&](const ServerState& s) { return s.acked >= *update.fenced_in; });
     if (known) lost.push_back(id);
@@ -93,35 +92,25 @@ void Chief::Impl::ResolveFenced() {
 }
 
 void Chief::Impl::DropUpdate(UpdateId id, const std::string& reason) {
-  auto it = updates.find(id);
-  if (it == updates.end()) return;
-  UpdateState update = std::move(it->second);
-  updates.erase(it);
+  if (undecided.Find(id) == nullptr) return;
+  const UpdateState update = undecided.Drop(id);
   ++dropped_updates;
   ledger->Return(update.share.epoch, update.share.positions);
   SendToServers(Drop{{id}});
-  if (auto worker = workers.find(update.share.worker); worker != workers.end()) {
-    worker->second.bound.reset();
-    Send(worker->second.session, Outcome{id, false, {}});
+  if (const WorkerState* worker = workers.Find(update.share.worker)) {
+    workers.Change(*worker, [](WorkerState& w) { w.bound.reset(); });
+    Send(worker->session, Outcome{id, false, {}});
   }
   Say(absl::StrCat("dropped ", ToString(id), " with ", TotalSize(update.share.positions), " samples: ", reason));
-  auto set = sets.find(update.set);
-  std::erase(set->second.updates, id);
-  if (set->second.updates.empty()) {
-    sets.erase(set);
-    return;
-  }
-  if (!set->second.seal_sent) return;
-  ++set->second.attempt;
-  SendSeal(set->first, set->second);
+  const auto set = undecided.sets().find(update.set);
+  if (set != undecided.sets().end() && set->second.seal_sent) SendSeal(update.set);
 }
 
 // --- sealing --------------------------------------------------------------------------------------------------------
 
-void Chief::Impl::SendSeal(SetNumber number, SetState& set) {
-  set.seal_sent = true;
-  set.sealed.assign(servers.size(), false);
-  set.norms.assign(servers.size(), {});
+void Chief::Impl::SendSeal(SetNumber number) {
+  undecided.BeginSeal(number, servers.size());
+  const SetState& set = undecided.Set(number);
   SendToServers(Seal{number, set.attempt, set.updates});
 }
 
@@ -129,35 +118,30 @@ void Chief::Impl::SendSeal(SetNumber number, SetState& set) {
 // let go and their samples return.
 void Chief::Impl::ChooseWithBackups() {
   const SyncConfig& sync = options.experiment.train.sync;
-  if (sync.mode != SyncConfig::Mode::kBsp || sync.backup_workers == 0 || sets.empty()) return;
-  const SetNumber number = sets.begin()->first;
-  SetState& set = sets.begin()->second;
+  if (sync.mode != SyncConfig::Mode::kBsp || sync.backup_workers == 0 || undecided.sets().empty()) return;
+  const auto& [number, set] = *undecided.sets().begin();
   if (set.seal_sent) return;
-  std::vector<UpdateId> late;
-  for (UpdateId id : set.updates) {
-    if (!updates.at(id).staged_everywhere()) late.push_back(id);
-  }
   const auto holders = static_cast<std::int64_t>(set.updates.size());
   const std::int64_t spare = set.whole_epoch_end ? 0 : std::min(sync.backup_workers, holders - 1);
-  if (static_cast<std::int64_t>(late.size()) > spare) return;
-  for (UpdateId id : late) TimeDropped(updates.at(id));
-  for (UpdateId id : late) DropUpdate(id, "the step went on without it (backup workers)");
-  SendSeal(number, sets.at(number));
+  if (static_cast<std::int64_t>(set.incomplete) > spare) return;
+  std::vector<UpdateId> late;
+  for (UpdateId id : set.updates) {
+    if (!undecided.At(id).staged_everywhere()) late.push_back(id);
+  }
+  for (UpdateId id : late) {
+    TimeDropped(undecided.At(id));
+    DropUpdate(id, "the step went on without it (backup workers)");
+  }
+  SendSeal(number);
 }
 
 // --- committing -----------------------------------------------------------------------------------------------------
 
 bool Chief::Impl::CommitNext() {
   if (training_complete()) return false;
-  for (auto& [number, set] : sets) {
-    if (!set.seal_sent || std::find(set.sealed.begin(), set.sealed.end(), false) != set.sealed.end()) continue;
-    const bool complete = std::all_of(set.updates.begin(), set.updates.end(),
-                                      [&](UpdateId id) { return updates.at(id).staged_everywhere(); });
-    if (!complete) continue;
-    Commit(number);
-    return true;
-  }
-  return false;
+  const std::optional<SetNumber> complete = undecided.FirstComplete();
+  if (complete) Commit(*complete);
+  return complete.has_value();
 }
 
 double Chief::Impl::ClipScale(const SetState& set, std::int64_t samples_in_set) const {
@@ -173,8 +157,7 @@ double Chief::Impl::ClipScale(const SetState& set, std::int64_t samples_in_set) 
 }
 
 void Chief::Impl::Commit(SetNumber number) {
-  SetState set = std::move(sets.at(number));
-  sets.erase(number);
+  auto [set, updates] = undecided.Take(number);
   const TrainConfig& train = options.experiment.train;
   CommitRecord record;
   Decision& decision = record.decision;
@@ -182,12 +165,12 @@ void Chief::Impl::Commit(SetNumber number) {
   decision.set = number;
   decision.attempt = set.attempt;
   CommitRow row;
-  for (UpdateId id : set.updates) {
-    UpdateState& update = updates.at(id);
+  for (UpdateState& update : updates) {
     TimeDecided(update);
     decision.samples += update.staged[0]->samples;
     decision.loss_sum += update.staged[0]->loss_sum;
-    CommittedUpdate committed{id, update.rank, update.share.epoch, update.share.positions, 0, update.bound_at, {}};
+    CommittedUpdate committed{update.share.update, update.rank, update.share.epoch, update.share.positions, 0,
+                              update.bound_at,     {}};
     CommitNumber oldest = commit;
     for (const auto& staged : update.staged) {
       committed.computed_on.push_back(staged->computed_on);
@@ -197,14 +180,18 @@ void Chief::Impl::Commit(SetNumber number) {
     in_row.rank = update.rank;
     in_row.batch = TotalSize(update.share.positions);
     in_row.staleness = static_cast<std::int64_t>(commit.value() - oldest.value());
-    if (auto it = workers.find(update.share.worker); it != workers.end()) {
-      committed.clock = ++it->second.clock;
-      in_row.name = it->second.name;
-      in_row.step_seconds = it->second.step_seconds;
-      in_row.busy_seconds = it->second.busy_seconds;
-      in_row.predicted_seconds = it->second.predicted_seconds;
-      in_row.waiting_share = it->second.waiting_share;
-      WorkerTotals& total = totals[it->second.name];
+    if (const WorkerState* worker = workers.Find(update.share.worker)) {
+      workers.Change(*worker, [](WorkerState& w) {
+        ++w.clock;
+        w.bound.reset();
+      });
+      committed.clock = worker->clock;
+      in_row.name = worker->name;
+      in_row.step_seconds = worker->step_seconds;
+      in_row.busy_seconds = worker->busy_seconds;
+      in_row.predicted_seconds = worker->predicted_seconds;
+      in_row.waiting_share = worker->waiting_share;
+      WorkerTotals& total = totals[worker->name];
       ++total.commits;
       total.samples += in_row.batch;
     }
@@ -241,13 +228,10 @@ void Chief::Impl::Commit(SetNumber number) {
   SendToServers(decision);
   unapplied.push_back(decision);
   const std::int64_t completed_before = ledger->completed_epochs();
-  for (UpdateId id : set.updates) {
-    UpdateState update = std::move(updates.at(id));
-    updates.erase(id);
+  for (const UpdateState& update : updates) {
     ledger->Spend(update.share.epoch, update.share.positions);
-    if (auto it = workers.find(update.share.worker); it != workers.end()) {
-      it->second.bound.reset();
-      Send(it->second.session, Outcome{id, true, decision.version});
+    if (const WorkerState* worker = workers.Find(update.share.worker)) {
+      Send(worker->session, Outcome{update.share.update, true, decision.version});
     }
   }
   actions.push_back(CommitMetricsAction{std::move(row)});
@@ -264,17 +248,18 @@ Duration Chief::Impl::TicketTime(const WorkerState& worker, std::int64_t count) 
                   FromSeconds(ToSeconds(predicted) * membership.ticket_deadline_factor));
 }
 
-std::optional<Share> Chief::Impl::CutShare(WorkerState& worker, Epoch epoch, std::int64_t count) {
+std::optional<Share> Chief::Impl::CutShare(const WorkerState& worker, Epoch epoch, std::int64_t count) {
   Share share;
   share.positions = ledger->Take(epoch, count);
   if (share.positions.empty()) return std::nullopt;
-  share.update = UpdateId{options.term, worker.incarnation, worker.next_sequence++};
+  share.update = UpdateId{options.term, worker.incarnation, worker.next_sequence};
+  workers.Change(worker, [](WorkerState& w) { ++w.next_sequence; });
   share.worker = worker.incarnation;
   share.epoch = epoch;
   return share;
 }
 
-void Chief::Impl::BindShare(WorkerState& worker, Share share, SetNumber number, bool known) {
+void Chief::Impl::BindShare(const WorkerState& worker, Share share, SetNumber number, bool known) {
   if (!first_ticket) first_ticket = now;
   const Duration time = TicketTime(worker, TotalSize(share.positions));
   const auto deadline_ms = time / std::chrono::milliseconds(1);
@@ -289,26 +274,29 @@ void Chief::Impl::BindShare(WorkerState& worker, Share share, SetNumber number, 
   update.bound_at = commit;
   update.deadline = now + time;
   update.staged.resize(servers.size());
-  worker.bound = share.update;
+  workers.Change(worker, [&share](WorkerState& w) { w.bound = share.update; });
   update.share = std::move(share);
-  TimeBound(worker, update);
-  sets[number].updates.push_back(*worker.bound);
-  updates.emplace(*worker.bound, std::move(update));
+  update.timing = TimingOf(worker, update.share);
+  undecided.Bind(std::move(update));
 }
 
-void Chief::Impl::SendProvisional(WorkerState& worker, Share share) {
+void Chief::Impl::SendProvisional(const WorkerState& worker, Share share) {
   Send(worker.session, Ticket{share.update, share.epoch, share.positions, false, {}, 0});
-  worker.provisional = std::move(share);
+  workers.Change(worker, [&share](WorkerState& w) { w.provisional = std::move(share); });
 }
 
-void Chief::Impl::ReleaseProvisional(WorkerState& worker) {
-  if (!worker.provisional) return;
-  ledger->Return(worker.provisional->epoch, worker.provisional->positions);
-  worker.provisional.reset();
+std::optional<Share> Chief::Impl::TakeProvisional(const WorkerState& worker) {
+  std::optional<Share> share;
+  if (worker.provisional) workers.Change(worker, [&share](WorkerState& w) { share.swap(w.provisional); });
+  return share;
+}
+
+void Chief::Impl::ReleaseProvisional(const WorkerState& worker) {
+  if (const std::optional<Share> share = TakeProvisional(worker)) ledger->Return(share->epoch, share->positions);
 }
 
 void Chief::Impl::ReleaseProvisional() {
-  for (auto& [incarnation, worker] : workers) ReleaseProvisional(worker);
+  while (!workers.with_provisional().empty()) ReleaseProvisional(workers.At(*workers.with_provisional().begin()));
   provisional_members.clear();
 }
 
@@ -316,14 +304,14 @@ bool Chief::Impl::MayBindMore() const {
   if (layout_due) return false;
   if (unapplied.size() >= kMaxUnappliedDecisions) return false;
   const std::int64_t max_commits = options.experiment.train.max_commits;
-  return max_commits == 0 || static_cast<std::int64_t>(commit.value() + sets.size()) < max_commits;
+  return max_commits == 0 || static_cast<std::int64_t>(commit.value() + undecided.sets().size()) < max_commits;
 }
 
 void Chief::Impl::Grant() {
   if (!FirstGrantMayCome()) return;
   const bool bsp = options.experiment.train.sync.mode == SyncConfig::Mode::kBsp;
-  if (!bsp || sets.empty()) AdmitReady();
-  if (AdmittedCount() < options.experiment.membership.workers_min) {
+  if (!bsp || undecided.sets().empty()) AdmitReady();
+  if (workers.training() < options.experiment.membership.workers_min) {
     if (phase_deadline == kNever) phase_deadline = now + options.experiment.membership.join_timeout;
     return;
   }
@@ -347,7 +335,7 @@ std::map<Incarnation, std::int64_t> Chief::Impl::CutBatch(std::int64_t total) {
       Say(absl::StrCat("batches are cut evenly: ", std::string(plan.status().message())), LogLevel::kWarning);
     }
   }
-  const std::vector<WorkerState*> members = AdmittedByRank();
+  const std::vector<const WorkerState*> members = workers.TrainingByRank();
   std::vector<double> weights;
   for (const WorkerState* worker : members) weights.push_back(worker->weight);
   const BatchingConfig& batching = options.experiment.batching;
@@ -366,7 +354,7 @@ std::vector<Share> Chief::Impl::PlanStep(bool* last_of_epoch) {
   const std::int64_t total = std::min(options.experiment.train.global_batch_size, free);
   *last_of_epoch = total == free;
   const std::map<Incarnation, std::int64_t> counts = CutBatch(total);
-  for (WorkerState* worker : AdmittedByRank()) {
+  for (const WorkerState* worker : workers.TrainingByRank()) {
     const std::int64_t count = counts.at(worker->incarnation);
     if (count > 0) shares.push_back(*CutShare(*worker, *epoch, count));
   }
@@ -374,18 +362,17 @@ std::vector<Share> Chief::Impl::PlanStep(bool* last_of_epoch) {
 }
 
 void Chief::Impl::GrantBsp() {
-  if (!sets.empty() || !updates.empty() || !MayBindMore()) return;
+  if (!undecided.sets().empty() || !undecided.updates().empty() || !MayBindMore()) return;
   std::vector<Incarnation> members;
-  for (const WorkerState* worker : AdmittedByRank()) members.push_back(worker->incarnation);
+  for (const WorkerState* worker : workers.TrainingByRank()) members.push_back(worker->incarnation);
   const bool planned = !provisional_members.empty();
   const bool valid =
       planned && members == provisional_members && ledger->returns() == provisional_returns && PlanStands();
   bool last_of_epoch = false;
   std::vector<Share> shares;
   if (valid) {
-    for (WorkerState* worker : AdmittedByRank()) {
-      if (!worker->provisional) continue;
-      shares.push_back(*std::exchange(worker->provisional, std::nullopt));
+    for (const WorkerState* worker : workers.TrainingByRank()) {
+      if (std::optional<Share> share = TakeProvisional(*worker)) shares.push_back(*std::move(share));
     }
     last_of_epoch = !shares.empty() && ledger->FreeIn(shares.front().epoch) == 0;
   } else {
@@ -395,15 +382,15 @@ void Chief::Impl::GrantBsp() {
   provisional_members.clear();
   if (shares.empty()) return;
   last_set = last_set.Next();
-  sets[last_set].whole_epoch_end = last_of_epoch;
-  for (Share& share : shares) BindShare(workers.at(share.worker), std::move(share), last_set, valid);
-  if (options.experiment.train.sync.backup_workers == 0) SendSeal(last_set, sets.at(last_set));
+  if (last_of_epoch) undecided.MarkEpochEnd(last_set);
+  for (Share& share : shares) BindShare(workers.At(share.worker), std::move(share), last_set, valid);
+  if (options.experiment.train.sync.backup_workers == 0) SendSeal(last_set);
 
   // Input for the step after this one may be read meanwhile.
   const std::int64_t max_commits = options.experiment.train.max_commits;
   if (max_commits > 0 && static_cast<std::int64_t>(commit.value()) + 2 > max_commits) return;
   bool ignored = false;
-  for (Share& share : PlanStep(&ignored)) SendProvisional(workers.at(share.worker), std::move(share));
+  for (Share& share : PlanStep(&ignored)) SendProvisional(workers.At(share.worker), std::move(share));
   provisional_returns = ledger->returns();
   provisional_members = std::move(members);
 }
@@ -419,49 +406,51 @@ std::int64_t Chief::Impl::AsyncBatch(const WorkerState& worker) {
   return std::max<std::int64_t>(1, async_shares.at(worker.incarnation));
 }
 
-bool Chief::Impl::WithinStaleness(const WorkerState& worker) const {
-  const SyncConfig& sync = options.experiment.train.sync;
-  if (sync.mode != SyncConfig::Mode::kSsp) return true;
-  std::int64_t least = worker.clock;
-  for (const auto& [incarnation, other] : workers) {
-    if (other.rank && (other.bound || !other.leaving)) least = std::min(least, other.clock);
-  }
-  return worker.clock - least <= sync.staleness;
-}
-
 // ASP and SSP: each update is a set of its own. The slowest first, so that samples never wait for a worker that may not
 // take them.
 void Chief::Impl::GrantAsync() {
-  std::vector<WorkerState*> idle = AdmittedByRank();
-  std::erase_if(idle, [](const WorkerState* worker) { return worker->bound.has_value(); });
-  std::stable_sort(idle.begin(), idle.end(), [](auto* a, auto* b) { return a->clock < b->clock; });
-  for (WorkerState* worker : idle) {
-    if (!WithinStaleness(*worker)) ReleaseProvisional(*worker);
-  }
-  for (WorkerState* worker : idle) {
-    if (!MayBindMore()) break;
-    if (!WithinStaleness(*worker)) continue;
-    const bool known = worker->provisional.has_value();
-    std::optional<Share> share = std::exchange(worker->provisional, std::nullopt);
-    if (!share) {
-      std::optional<Epoch> epoch = ledger->NextEpoch();
-      if (!epoch) {
-        // What is only read ahead elsewhere can be computed here at once.
-        for (auto& [incarnation, other] : workers) ReleaseProvisional(other);
-        epoch = ledger->NextEpoch();
-      }
-      if (!epoch) continue;
-      share = CutShare(*worker, *epoch, AsyncBatch(*worker));
+  const SyncConfig& sync = options.experiment.train.sync;
+  std::int64_t most = INT64_MAX;  // clock that may be given a ticket
+  if (sync.mode == SyncConfig::Mode::kSsp) most = workers.LeastHeldClock().value_or(0) + sync.staleness;
+  if (most < INT64_MAX) {
+    const auto& ahead = workers.idle_with_provisional();
+    const WorkerTable::IdleKey above{most + 1, Rank(0), Incarnation{}};
+    for (auto it = ahead.lower_bound(above); it != ahead.end(); it = ahead.lower_bound(above)) {
+      ReleaseProvisional(workers.At(it->worker));
     }
-    last_set = last_set.Next();
-    BindShare(*worker, std::move(*share), last_set, known);
-    SendSeal(last_set, sets.at(last_set));
-    // Read ahead only while enough is free for everybody: at the end no sample may wait for a slow worker.
-    const std::int64_t batch = AsyncBatch(*worker);
-    if (!MayBindMore() || ledger->FreeTotal() < 2 * options.experiment.train.global_batch_size) continue;
-    const std::optional<Epoch> next = ledger->NextEpoch();
-    if (next) SendProvisional(*worker, *CutShare(*worker, *next, batch));
   }
+  // Whoever is bound leaves the list.
+  WorkerTable::IdleKey last;
+  for (auto next = workers.idle().begin(); next != workers.idle().end(); next = workers.idle().upper_bound(last)) {
+    last = *next;
+    if (last.clock > most || !MayBindMore()) return;
+    if (!BindIdle(workers.At(last.worker))) return;
+  }
+}
+
+// False when there is nothing to compute, for nobody.
+bool Chief::Impl::BindIdle(const WorkerState& worker) {
+  std::optional<Share> share = TakeProvisional(worker);
+  const bool known = share.has_value();
+  if (!share) {
+    std::optional<Epoch> epoch = ledger->NextEpoch();
+    if (!epoch) {
+      // What is only read ahead elsewhere can be computed here at once.
+      while (!workers.with_provisional().empty()) ReleaseProvisional(workers.At(*workers.with_provisional().begin()));
+      epoch = ledger->NextEpoch();
+    }
+    if (!epoch) return false;
+    share = CutShare(worker, *epoch, AsyncBatch(worker));
+  }
+  last_set = last_set.Next();
+  BindShare(worker, std::move(*share), last_set, known);
+  SendSeal(last_set);
+  // Read ahead only while enough is free for everybody: at the end no sample may wait for a slow worker.
+  const std::int64_t batch = AsyncBatch(worker);
+  if (!MayBindMore() || ledger->FreeTotal() < 2 * options.experiment.train.global_batch_size) return true;
+  const std::optional<Epoch> next = ledger->NextEpoch();
+  if (next) SendProvisional(worker, *CutShare(worker, *next, batch));
+  return true;
 }
 
 }  // namespace evenkeel

@@ -142,25 +142,18 @@ Actions Server::OnSnapshotWritten(const SnapshotDone& done, TimePoint now) {
 
 Actions Server::Tick(TimePoint now) {
   if (ended_) return Take(now);
-  for (auto& [id, session] : sessions_) {
-    for (const HeldPull& pull : session.pulls) {
-      if (pull.deadline > now) continue;
-      RefuseWorker(id, RefuseReason::kRetry,
-                   absl::StrCat("pull ", pull.request, " waited for ", ToString(pull.at_least), "; newest is ",
-                                ToString(published_)));
-    }
-    std::erase_if(session.pulls, [now](const HeldPull& pull) { return pull.deadline <= now; });
-  }
+  if (held_pulls_.NextDeadline() > now) return Take(now);
+  held_pulls_.TakeIf([&](SessionId session, const HeldPull& pull) {
+    if (pull.deadline > now) return false;
+    RefuseWorker(session, RefuseReason::kRetry,
+                 absl::StrCat("pull ", pull.request, " waited for ", ToString(pull.at_least), "; newest is ",
+                              ToString(published_)));
+    return true;
+  });
   return Take(now);
 }
 
-TimePoint Server::NextDeadline() const {
-  TimePoint next = kNever;
-  for (const auto& [id, session] : sessions_) {
-    for (const HeldPull& pull : session.pulls) next = std::min(next, pull.deadline);
-  }
-  return next;
-}
+TimePoint Server::NextDeadline() const { return held_pulls_.NextDeadline(); }
 
 Server::Worker* Server::Find(Incarnation incarnation) {
   auto it = workers_.find(incarnation);
@@ -175,11 +168,13 @@ const Server::Staging* Server::FindComplete(const UpdateId& update) const {
 }
 
 std::optional<StageSlot> Server::GiveSlot(Incarnation owner) {
-  auto free = std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.owner == Incarnation(); });
-  StageSlot number(static_cast<std::uint32_t>(free - slots_.begin()));
-  if (free == slots_.end()) {
+  StageSlot number(static_cast<std::uint32_t>(slots_.size()));
+  if (free_slots_.empty()) {
     slots_.emplace_back();
     actions_.push_back(AllocateSlot{number});
+  } else {
+    number = *free_slots_.begin();
+    free_slots_.erase(free_slots_.begin());
   }
   Slot& slot = slots_[number.value()];
   slot.owner = owner;
@@ -194,6 +189,7 @@ void Server::MaybeReleaseSlot(Incarnation incarnation) {
     Slot& slot = slots_[worker->slot->value()];
     if (slot.writers > 0 || slot.readers > 0) return;
     slot.owner = Incarnation();
+    free_slots_.insert(*worker->slot);
   }
   workers_.erase(incarnation);
 }

@@ -162,7 +162,7 @@ void Server::OnContinue(const Continue& order) {
       all.push_back(incarnation);
     }
     for (Incarnation incarnation : all) MaybeReleaseSlot(incarnation);
-    sets_.clear();
+    ClearSets();
     Say(LogLevel::kInfo, absl::StrCat("goes on from ", ToString(order.version)));
   }
   start_version_ = order.version;
@@ -287,6 +287,7 @@ void Server::ResetPlace() {
   stripe_bytes_.clear();
   stripes_ = 0;
   slots_.clear();
+  free_slots_.clear();
   for (auto it = workers_.begin(); it != workers_.end();) {
     it->second.slot.reset();
     it->second.staging.reset();
@@ -294,14 +295,12 @@ void Server::ResetPlace() {
   }
   for (PendingAck& ack : pending_acks_) ack.waits_for.clear();
   FlushMembersAcks();
-  for (auto& [id, session] : sessions_) {
-    for (const HeldPull& pull : session.pulls) {
-      RefuseWorker(id, RefuseReason::kStaleGeneration,
-                   absl::StrCat("pull ", pull.request, " of ", ToString(pull.at_least), " is void: the job has moved"));
-    }
-    session.pulls.clear();
-  }
-  sets_.clear();
+  held_pulls_.TakeIf([this](SessionId session, const HeldPull& pull) {
+    RefuseWorker(session, RefuseReason::kStaleGeneration,
+                 absl::StrCat("pull ", pull.request, " of ", ToString(pull.at_least), " is void: the job has moved"));
+    return true;
+  });
+  ClearSets();
   continue_owed_ = false;
   norms_in_flight_.clear();
   applying_.clear();
@@ -344,10 +343,10 @@ void Server::OnMembers(const Members& members) {
   members_epoch_ = members.epoch;
   std::vector<Incarnation> dead = members.fenced;
   if (members.full) {
+    absl::flat_hash_set<Incarnation> listed;
+    for (const Member& member : members.admitted) listed.insert(member.incarnation);
     for (const auto& [incarnation, worker] : workers_) {
-      bool listed = std::any_of(members.admitted.begin(), members.admitted.end(),
-                                [id = incarnation](const Member& member) { return member.incarnation == id; });
-      if (worker.live && !listed) dead.push_back(incarnation);
+      if (worker.live && !listed.contains(incarnation)) dead.push_back(incarnation);
     }
   }
   for (Incarnation incarnation : dead) Fence(incarnation);
@@ -379,12 +378,11 @@ void Server::Fence(Incarnation incarnation) {
     fenced_.erase(fenced_order_.front());
     fenced_order_.pop_front();
   }
-  for (auto& [id, session] : sessions_) {
-    if (session.incarnation != incarnation) continue;
-    session.pulls.clear();
-    RefuseWorker(id, RefuseReason::kStaleIncarnation,
+  if (auto session = session_of_.find(incarnation); session != session_of_.end()) {
+    held_pulls_.Erase(session->second);
+    RefuseWorker(session->second, RefuseReason::kStaleIncarnation,
                  absl::StrCat("incarnation ", incarnation.value(), " has been fenced"));
-    actions_.push_back(CloseWorker{id});
+    actions_.push_back(CloseWorker{session->second});
   }
   Worker* worker = Find(incarnation);
   if (worker == nullptr) return;

@@ -43,13 +43,17 @@ void Server::OnSeal(const Seal& seal) {
     }
     return;
   }
+  sets_of_.Remove(seal.set, it->second.updates);
+  sets_of_.Add(seal.set, seal.updates);
   it->second = SealSet{.attempt = seal.attempt, .updates = seal.updates};
+  it->second.missing = static_cast<std::size_t>(std::count_if(
+      seal.updates.begin(), seal.updates.end(), [this](const UpdateId& u) { return FindComplete(u) == nullptr; }));
   CheckSet(seal.set, it->second);
 }
 
 // Answers, or has norms computed, once every update of the set is complete here.
 void Server::CheckSet(SetNumber number, SealSet& set) {
-  if (set.state != SealSet::State::kWaiting) return;
+  if (set.state != SealSet::State::kWaiting || set.missing > 0) return;
   std::vector<StageSlot> slots;
   for (const UpdateId& update : set.updates) {
     if (FindComplete(update) == nullptr) return;
@@ -74,21 +78,30 @@ void Server::OnDrop(const Drop& drop) {
   for (const UpdateId& update : drop.updates) {
     if (IsFinished(update)) continue;
     FinishUpdate(update, false);
-    for (auto& [number, set] : sets_) {
-      if (std::find(set.updates.begin(), set.updates.end(), update) == set.updates.end()) continue;
+    for (SetNumber number : sets_of_.Of(update)) {
+      SealSet& set = sets_.at(number);
       set.state = SealSet::State::kWaiting;
       set.norms.clear();
     }
     MaybeReleaseSlot(update.incarnation);
   }
-  EraseFinishedSets();
+  EraseFinishedSets(drop.updates);
 }
 
-void Server::EraseFinishedSets() {
-  std::erase_if(sets_, [this](const auto& entry) {
-    const auto& updates = entry.second.updates;
-    return std::all_of(updates.begin(), updates.end(), [this](const UpdateId& u) { return IsFinished(u); });
-  });
+void Server::EraseFinishedSets(const std::vector<UpdateId>& finished) {
+  for (const UpdateId& update : finished) {
+    for (SetNumber number : sets_of_.Of(update)) {
+      const std::vector<UpdateId>& updates = sets_.at(number).updates;
+      if (!std::all_of(updates.begin(), updates.end(), [this](const UpdateId& u) { return IsFinished(u); })) continue;
+      sets_of_.Remove(number, updates);
+      sets_.erase(number);
+    }
+  }
+}
+
+void Server::ClearSets() {
+  sets_.clear();
+  sets_of_.Clear();
 }
 
 void Server::OnDecision(const Decision& decision) {
@@ -165,14 +178,18 @@ void Server::AcceptDecision(const Decision& decision) {
   kept_.push_back(decision);
   if (kept_.size() > options_.max_kept_decisions) kept_.pop_front();
   InFlight flight{.version = decision.version, .hash = decision.hash};
-  for (const UpdateId& update : UpdateIds(decision)) {
+  const std::vector<UpdateId> updates = UpdateIds(decision);
+  for (const UpdateId& update : updates) {
     StageSlot slot = *workers_.at(update.incarnation).slot;
     ++slots_[slot.value()].readers;
     flight.slots.push_back(slot);
     FinishUpdate(update, true);
   }
-  sets_.erase(decision.set);
-  EraseFinishedSets();
+  if (auto set = sets_.find(decision.set); set != sets_.end()) {
+    sets_of_.Remove(decision.set, set->second.updates);
+    sets_.erase(set);
+  }
+  EraseFinishedSets(updates);
   actions_.push_back(ApplyDecision{decision, flight.slots});
   applying_.push_back(std::move(flight));
   auto pending = future_snapshots_.find(decided_);
@@ -189,7 +206,8 @@ void Server::OnSnapshot(const Snapshot& snapshot) {
     ToChief(SnapshotDone{.version = snapshot.version, .file = snapshot.file, .error = std::move(why)});
   };
   if (snapshotting_ == snapshot.version) return;
-  if (last_snapshot_ && last_snapshot_->version == snapshot.version && last_snapshot_->error.empty()) {
+  const bool known = last_snapshot_ && last_snapshot_->version == snapshot.version;
+  if (known && (last_snapshot_->error.empty() || snapshot.version.commit < decided_)) {
     ToChief(*last_snapshot_);
     return;
   }

@@ -97,15 +97,13 @@ void Server::OnHello(SessionId session, const Envelope& envelope, const Hello& h
     return;
   }
   // A worker has one stream here; it has given up the former.
-  for (auto it = sessions_.begin(); it != sessions_.end();) {
-    if (it->first != session && it->second.incarnation == envelope.sender) {
-      actions_.push_back(CloseWorker{it->first});
-      it = sessions_.erase(it);
-    } else {
-      ++it;
-    }
+  if (auto former = session_of_.find(envelope.sender); former != session_of_.end() && former->second != session) {
+    actions_.push_back(CloseWorker{former->second});
+    EraseSession(former->second);
   }
-  sessions_.try_emplace(session, Session{.incarnation = envelope.sender});
+  if (sessions_.try_emplace(session, Session{.incarnation = envelope.sender}).second) {
+    session_of_[envelope.sender] = session;
+  }
   ToWorker(session, HelloAck{.server = place_.server, .version = published_});
 }
 
@@ -134,31 +132,26 @@ void Server::OnPull(SessionId session, const Envelope& envelope, const Pull& pul
     actions_.push_back(ServePull{session, pull.request});
     return;
   }
-  auto& pulls = it->second.pulls;
-  if (std::any_of(pulls.begin(), pulls.end(), [&](const HeldPull& held) { return held.request == pull.request; })) {
-    return;
-  }
-  if (pulls.size() >= options_.max_held_pulls) {
+  if (held_pulls_.Contains(session, pull.request)) return;
+  if (held_pulls_.CountOf(session) >= options_.max_held_pulls) {
     RefuseWorker(session, RefuseReason::kRetry,
-                 absl::StrCat(pulls.size(), " pulls are waiting on this stream already"));
+                 absl::StrCat(held_pulls_.CountOf(session), " pulls are waiting on this stream already"));
     return;
   }
   Duration wait = std::clamp(Milliseconds(std::min<std::int64_t>(pull.deadline_ms, 1'000'000'000)), Duration::zero(),
                              options_.max_pull_wait);
-  pulls.push_back(HeldPull{pull.request, envelope.sender, pull.at_least, now + wait});
+  held_pulls_.Add(session, HeldPull{pull.request, pull.at_least, now + wait});
 }
 
 void Server::ServeHeldPulls() {
   if (!configured_) return;
-  for (auto& [id, session] : sessions_) {
-    Worker* worker = Find(session.incarnation);
-    if (worker == nullptr || !worker->live) continue;
-    std::erase_if(session.pulls, [&](const HeldPull& pull) {
-      if (pull.at_least > published_) return false;
-      actions_.push_back(ServePull{id, pull.request});
-      return true;
-    });
-  }
+  held_pulls_.TakeIf([this](SessionId session, const HeldPull& pull) {
+    if (pull.at_least > published_) return false;
+    const Worker* worker = Find(sessions_.at(session).incarnation);
+    if (worker == nullptr || !worker->live) return false;
+    actions_.push_back(ServePull{session, pull.request});
+    return true;
+  });
 }
 
 StageAnswer Server::BeginStage(SessionId session, const Envelope& envelope, const Stage& stage,
@@ -276,7 +269,11 @@ void Server::TryComplete(Worker& worker) {
   staging.complete = true;
   SendStaged(staging);
   if (staging.ack_owed) SendStageAck(staging.ack_session, staging);
-  for (auto& [number, set] : sets_) CheckSet(number, set);
+  for (SetNumber number : sets_of_.Of(staging.update)) {
+    SealSet& set = sets_.at(number);
+    if (set.missing > 0) --set.missing;
+    CheckSet(number, set);
+  }
 }
 
 void Server::SendStageAck(SessionId session, Staging& staging) {
@@ -303,8 +300,17 @@ void Server::SendStaged(const Staging& staging) {
 }
 
 Actions Server::OnWorkerClosed(SessionId session, TimePoint now) {
-  sessions_.erase(session);
+  EraseSession(session);
   return Take(now);
+}
+
+void Server::EraseSession(SessionId session) {
+  auto it = sessions_.find(session);
+  if (it == sessions_.end()) return;
+  auto of = session_of_.find(it->second.incarnation);
+  if (of != session_of_.end() && of->second == session) session_of_.erase(of);
+  held_pulls_.Erase(session);
+  sessions_.erase(it);
 }
 
 }  // namespace evenkeel::ps

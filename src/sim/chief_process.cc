@@ -1,6 +1,7 @@
 #include "sim/chief_process.h"
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -67,6 +68,20 @@ void ChiefProcess::OnClosed(SessionId stream) {
   Take(chief_->OnSessionClosed(stream, environment_.scheduler.now()));
 }
 
+// As somebody who asks on a stream of its own.
+OrderReply ChiefProcess::Order(Body order) {
+  constexpr SessionId kStream(std::numeric_limits<std::uint64_t>::max());
+  ChiefActions actions = chief_->OnMessage(kStream, Message{{}, std::move(order)}, environment_.scheduler.now());
+  OrderReply reply;
+  for (const ChiefAction& action : actions) {
+    const auto* send = std::get_if<SendAction>(&action);
+    const auto* answer = send == nullptr ? nullptr : std::get_if<OrderReply>(&send->message.body);
+    if (answer != nullptr) reply = *answer;
+  }
+  Take(std::move(actions));
+  return reply;
+}
+
 void ChiefProcess::Stop() { Take(chief_->Stop("told to", environment_.scheduler.now())); }
 
 void ChiefProcess::CloseAll() {
@@ -114,7 +129,7 @@ void ChiefProcess::WriteManifest(const Manifest& manifest) {
     --failing_manifests_;
     status = absl::ResourceExhaustedError(kDiskError);
   } else {
-    std::vector<std::uint64_t> fingerprints;
+    std::vector<JobDisk::Part> parts;
     const std::string folder = CheckpointFolder(options_.model_dir, manifest.version);
     for (const PartInfo& part : manifest.parts) {
       const auto it = environment_.disk.parts.find(JobDisk::PathOf(folder, part.file));
@@ -122,10 +137,10 @@ void ChiefProcess::WriteManifest(const Manifest& manifest) {
         environment_.invariants.Break(absl::StrCat("manifest ", CheckpointName(manifest.version), " lists ", part.file,
                                                    ", which holds another version"));
       } else {
-        fingerprints.push_back(it->second.fingerprint);
+        parts.push_back(it->second);
       }
     }
-    environment_.invariants.CheckpointWritten(manifest, fingerprints);
+    environment_.invariants.CheckpointWritten(manifest, parts);
     environment_.disk.manifests[manifest.version] = manifest;
     environment_.disk.Thin(manifest.version);
   }

@@ -20,6 +20,8 @@ class ChiefProcess final : public Peer {
   void OnMessage(SessionId stream, Message message, Payload payload) override;
   void OnClosed(SessionId stream) override;
   void Stop();
+  // `evenkeel drain` and `evenkeel scale`.
+  OrderReply Order(Body order);
   void TickNow();
   // The next manifest cannot be written.
   void FailManifest() { ++failing_manifests_; }

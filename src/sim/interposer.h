@@ -24,6 +24,11 @@ class Interposer {
     (void)server, (void)decision;
     return false;
   }
+  // A server that prepares a place fetches from this one: is it given what was there before the newest decision?
+  virtual bool GivesFormer(std::uint32_t server) {
+    (void)server;
+    return false;
+  }
 };
 
 }  // namespace evenkeel::sim

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "evenkeel/core/random.h"
 
@@ -28,8 +29,8 @@ std::uint64_t NextFingerprint(std::uint64_t fingerprint, const Decision& decisio
   return MixKey(fingerprint, static_cast<std::uint64_t>(decision.samples), decision.hash);
 }
 
-Invariants::Invariants(const Experiment& experiment, std::int64_t samples, std::uint32_t servers)
-    : experiment_(experiment), samples_(samples), spent_(samples), servers_(servers), sealed_(servers) {}
+Invariants::Invariants(const Experiment& experiment, std::int64_t samples)
+    : experiment_(experiment), samples_(samples), spent_(samples) {}
 
 void Invariants::Break(std::string what) {
   if (broken_.empty()) broken_ = std::move(what);
@@ -55,20 +56,26 @@ void Invariants::ChiefStarts(const ChiefOptions& options) {
   decided_sets_.Clear();
   grants_.clear();
   const LogHistory& log = options.history;
-  for (const auto& [incarnation, member] : log.members) admitted_[incarnation] = Clock{member.clock};
+  layout_.reset();
+  for (const auto& [incarnation, member] : log.members) {
+    admitted_[incarnation] = Clock{member.clock, member.admission.name};
+  }
   if (log.generation == Generation{}) return StartGeneration(log.NewGeneration(term_), Nothing());
   // Where the log ends. Its machine may have lost more; servers that live may still have it.
   generation_ = log.generation;
+  if (log.layout) layout_ = LayoutOf(*log.layout);
   line_term_ = LineTerm(generation_, term_);
   // Whoever wrote for the other lines is dead.
   std::erase_if(lines_, [this](const auto& entry) { return entry.first != std::pair(line_term_, generation_); });
-  if (lines_.empty()) return Break(absl::StrCat("the log ends in generation ", generation_.value(), ", which never began"));
+  if (lines_.empty())
+    return Break(absl::StrCat("the log ends in generation ", generation_.value(), ", which never began"));
   start_ = line().start;
   CommitNumber last = start_->commit;
   if (options.resume && options.resume->version.generation == generation_) last = options.resume->version.commit;
   if (!log.commits.empty()) last = std::max(last, log.commits.back().version.commit);
   const BasePtr reached = Reach(line(), last);
-  if (reached == nullptr) return Break(absl::StrCat("the log ends at commit ", last.value(), ", which was not decided"));
+  if (reached == nullptr)
+    return Break(absl::StrCat("the log ends at commit ", last.value(), ", which was not decided"));
   GoOnFrom(*reached);
 }
 
@@ -96,6 +103,7 @@ Term Invariants::LineTerm(Generation generation, Term term) const {
 // What lies behind the checkpoint is void, and so is every ticket.
 void Invariants::StartGeneration(Generation generation, BasePtr base) {
   generation_ = generation;
+  layout_.reset();
   line_term_ = term_;
   start_ = base;
   GoOnFrom(*base);
@@ -112,7 +120,8 @@ Invariants::BasePtr Invariants::Reach(const Line& line, CommitNumber commit) con
     reached.hash = next.decision.hash;
     reached.fingerprint = next.fingerprint;
     reached.samples += next.decision.samples;
-    for (const CommittedUpdate& update : next.decision.updates) (void)reached.spent.Spend(update.epoch, update.positions);
+    for (const CommittedUpdate& update : next.decision.updates)
+      (void)reached.spent.Spend(update.epoch, update.positions);
   }
   return std::make_shared<const Base>(std::move(reached));
 }
@@ -125,9 +134,8 @@ void Invariants::OnRollback(const RollbackRecord& record) {
   if (record.checkpoint != Version{}) {
     auto it = checkpoints_.find(record.checkpoint);
     if (it == checkpoints_.end()) {
-      return Break(
-          absl::StrCat("the job rolls back to ", CheckpointName(record.checkpoint), ", which was not written, or ",
-                       kCheckpointsKept, " others since"));
+      return Break(absl::StrCat("the job rolls back to ", CheckpointName(record.checkpoint),
+                                ", which was not written, or ", kCheckpointsKept, " others since"));
     }
     base = it->second;
   }
@@ -165,6 +173,25 @@ void Invariants::ChiefSends(const Message& message) {
   }
 }
 
+std::int64_t Invariants::LeastClock(const Clock& from) const {
+  std::int64_t least = from.commits;
+  for (const auto& [incarnation, other] : admitted_) {
+    bool counts = !other.leaving;
+    for (auto grant = grants_.lower_bound(UpdateId{term_, incarnation, 0});
+         !counts && grant != grants_.end() && grant->first.incarnation == incarnation; ++grant) {
+      counts = grant->second.bound;
+    }
+    if (counts) least = std::min(least, other.commits);
+  }
+  return least;
+}
+
+void Invariants::Drained(const std::string& name) {
+  for (auto& [incarnation, member] : admitted_) {
+    if (member.name == name) member.leaving = true;
+  }
+}
+
 void Invariants::OnGrant(UpdateId update, bool bound, const Version& version) {
   auto grant = grants_.find(update);
   if (grant == grants_.end()) return Break(absl::StrCat("update ", ToString(update), " binds without a ticket"));
@@ -183,8 +210,7 @@ void Invariants::OnGrant(UpdateId update, bool bound, const Version& version) {
   }
   const SyncConfig& sync = experiment_.train.sync;
   if (sync.mode != SyncConfig::Mode::kSsp) return;
-  std::int64_t least = clock->second.commits;
-  for (const auto& [incarnation, other] : admitted_) least = std::min(least, other.commits);
+  const std::int64_t least = LeastClock(clock->second);
   if (clock->second.commits - least > sync.staleness) {
     Break(absl::StrCat("update ", ToString(update), " binds ", clock->second.commits - least,
                        " clocks ahead of the slowest; staleness is ", sync.staleness));
@@ -202,7 +228,7 @@ void Invariants::LogAppended(const LogRecord& record) {
     if (fenced_.contains(admission->incarnation)) {
       Break(absl::StrCat("the fenced incarnation ", admission->incarnation.value(), " is admitted"));
     }
-    if (!admitted_.try_emplace(admission->incarnation, Clock{least}).second) {
+    if (!admitted_.try_emplace(admission->incarnation, Clock{least, admission->name}).second) {
       Break(absl::StrCat("incarnation ", admission->incarnation.value(), " is admitted twice"));
     }
     if (static_cast<std::int64_t>(admitted_.size()) > experiment_.membership.workers_max) {
@@ -219,11 +245,48 @@ void Invariants::LogAppended(const LogRecord& record) {
          it != grants_.end() && it->first.incarnation == fence->incarnation;) {
       it = it->second.bound ? std::next(it) : grants_.erase(it);
     }
+  } else if (const auto* layout = std::get_if<LayoutRecord>(&record)) {
+    OnLayout(*layout);
   } else if (const auto* commit = std::get_if<CommitRecord>(&record)) {
     OnCommit(*commit);
   } else if (const auto* rollback = std::get_if<RollbackRecord>(&record)) {
     OnRollback(*rollback);
   }
+}
+
+Invariants::Layout Invariants::LayoutOf(const LayoutRecord& record) {
+  Layout layout{record.layout, {}, {}, std::nullopt};
+  for (const ServerAddress& server : record.servers) {
+    std::uint32_t number = 0;
+    (void)absl::SimpleAtoi(server.name.substr(server.name.find(':') + 1), &number);
+    layout.servers.push_back(number);
+    layout.incarnations.push_back(server.incarnation);
+  }
+  return layout;
+}
+
+void Invariants::OnLayout(const LayoutRecord& record) {
+  const std::string name = absl::StrCat("layout ", record.layout.value(), " of generation ", record.generation.value());
+  if (record.generation != generation_) {
+    return Break(absl::StrCat(name, " is logged in generation ", generation_.value()));
+  }
+  Layout layout = LayoutOf(record);
+  for (std::size_t i = 0; i < layout.servers.size(); ++i) {
+    (void)StateOf(layout.servers[i]);
+    if (std::count(layout.servers.begin(), layout.servers.end(), layout.servers[i]) != 1) {
+      Break(absl::StrCat(name, " has ", Name(layout.servers[i]), " twice"));
+    }
+  }
+  if (layout.servers.empty()) return Break(absl::StrCat(name, " has no server"));
+  if (layout_ && layout.number < layout_->number) {
+    return Break(absl::StrCat("layouts go back: from ", layout_->number.value(), " to ", name));
+  }
+  if (layout_ && layout.number == layout_->number && layout.servers != layout_->servers) {
+    return Break(absl::StrCat(name, " is logged twice, with other servers"));
+  }
+  if (layout_ && layout.number > layout_->number) ++moves_;
+  layout.since = CommitNumber(decided_);
+  layout_ = std::move(layout);
 }
 
 void Invariants::OnCommit(const CommitRecord& record) {
@@ -240,7 +303,8 @@ void Invariants::OnCommit(const CommitRecord& record) {
         absl::StrCat(name, " commits with ", members, " workers; workers_min is ", experiment_.membership.workers_min));
   }
   if (!decided_sets_.Insert(decision.set.value())) Break(absl::StrCat(name, " decides a set twice"));
-  for (std::uint32_t server = 0; server < servers_.size(); ++server) {
+  if (!layout_) return Break(absl::StrCat(name, " is made before there is a layout"));
+  for (std::uint32_t server : layout_->servers) {
     if (!sealed_[server].contains({term_, decision.set, decision.attempt})) {
       Break(absl::StrCat(name, ": set ", decision.set.value(), ", attempt ", decision.attempt, " was not sealed by ",
                          Name(server)));
@@ -289,7 +353,8 @@ bool Invariants::IsAdopted(const Decision& decision) {
     return true;
   }
   for (std::uint32_t server = 0; server < servers_.size(); ++server) {
-    if (!IsCurrent(servers_[server]) || servers_[server].version < known.decision.version) continue;
+    if (!layout_ || !layout_->Has(server)) continue;
+    if (!IsCurrent(server) || servers_[server].version < known.decision.version) continue;
     Break(absl::StrCat("decision ", ToString(decision.version), " is made anew, but ", Name(server),
                        " has applied another one"));
   }
@@ -313,6 +378,10 @@ void Invariants::CheckUpdate(const CommittedUpdate& update, const Decision& deci
                        "; its ticket was for ", ToString(grant->second.positions), " of epoch ",
                        grant->second.epoch.value()));
   }
+  if (update.computed_on.size() != layout_->servers.size()) {
+    Break(absl::StrCat(name, " says what it was computed on at ", update.computed_on.size(), " servers; layout ",
+                       layout_->number.value(), " has ", layout_->servers.size()));
+  }
   for (const Version& version : update.computed_on) {
     if (version.generation != generation_ || version.commit < grant->second.bound_at ||
         version.commit >= decision.version.commit) {
@@ -334,15 +403,21 @@ void Invariants::Spend(const CommittedUpdate& update) {
   }
 }
 
-void Invariants::CheckpointWritten(const Manifest& manifest, const std::vector<std::uint64_t>& part_fingerprints) {
+void Invariants::CheckpointWritten(const Manifest& manifest, const std::vector<Part>& parts) {
   const std::string name = absl::StrCat("checkpoint ", CheckpointName(manifest.version));
   // One that was under way when the job rolled back holds a line that ended; it is whole all the same.
   const Generation generation = manifest.version.generation;
   const auto line = lines_.find({LineTerm(generation, manifest.term), generation});
   BasePtr base = line == lines_.end() ? nullptr : Reach(line->second, manifest.version.commit);
   if (base == nullptr) return Break(absl::StrCat(name, " has no history"));
-  for (std::uint64_t fingerprint : part_fingerprints) {
-    if (fingerprint != base->fingerprint) Break(absl::StrCat(name, " holds other parameters than the log says"));
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].fingerprint != base->fingerprint) {
+      Break(absl::StrCat(name, " holds other parameters than the log says"));
+    }
+    if (parts[i].place.value() != i || parts[i].servers != parts.size()) {
+      Break(absl::StrCat(name, ": part ", i, " of ", parts.size(), " is cut as place ", parts[i].place.value(), " of ",
+                         parts[i].servers));
+    }
   }
   if (base->samples != manifest.samples_trained) {
     Break(absl::StrCat(name, " counts ", manifest.samples_trained, " samples, the log ", base->samples));
@@ -387,87 +462,6 @@ void Invariants::WorkerCalledStale(std::uint32_t server, Term term, Incarnation 
   if (term != term_ || !welcomed_.contains(incarnation) || fenced_.contains(incarnation)) return;
   Break(absl::StrCat(Name(server), " calls incarnation ", incarnation.value(),
                      " stale, which the chief welcomed and never fenced"));
-}
-
-// --- servers --------------------------------------------------------------------------------------------------------
-
-void Invariants::ServerStarts(std::uint32_t server) { servers_[server] = Server{}; }
-
-void Invariants::ServerSends(std::uint32_t server, const Message& message) {
-  Server& state = servers_[server];
-  const Envelope& envelope = message.envelope;
-  if (envelope.term < state.term || envelope.generation < state.generation) {
-    Break(absl::StrCat(Name(server), " goes back from term ", state.term.value(), ", generation ",
-                       state.generation.value(), " to ", envelope.term.value(), ", ", envelope.generation.value()));
-  }
-  state.term = envelope.term;
-  state.generation = envelope.generation;
-  if (const auto* sealed = std::get_if<Sealed>(&message.body)) {
-    if (envelope.term == term_ && decided_sets_.Contains(sealed->set.value())) return;  // said once more
-    sealed_[server].insert({envelope.term, sealed->set, sealed->attempt});
-  } else if (const auto* ack = std::get_if<MembersAck>(&message.body)) {
-    state.acknowledged = std::max(state.acknowledged, std::pair(envelope.term, ack->epoch));
-  }
-}
-
-void Invariants::ServerTakes(std::uint32_t server, UpdateId update) {
-  const auto fence = fenced_in_.find(update.incarnation);
-  if (fence == fenced_in_.end() || servers_[server].acknowledged < std::pair(term_, fence->second)) return;
-  Break(absl::StrCat(Name(server), " takes a part of update ", ToString(update),
-                     ", whose worker it has acknowledged to be fenced"));
-}
-
-void Invariants::ServerHolds(std::uint32_t server, Term term, Version version, std::uint64_t fingerprint) {
-  Server& state = servers_[server];
-  if (state.holds && std::pair(term, version) < std::pair(state.held_in, state.version)) {
-    Break(absl::StrCat(Name(server), " goes back from ", ToString(state.version), " to ", ToString(version)));
-  }
-  state.held_in = term;
-  state.version = version;
-  state.fingerprint = fingerprint;
-  state.holds = true;
-  if (!IsCurrent(state)) return;  // of a chief that has died meanwhile
-  if (version.commit != start_->commit || fingerprint != start_->fingerprint) {
-    Break(absl::StrCat(Name(server), " starts from ", ToString(version), " with other parameters than the job's"));
-  }
-}
-
-void Invariants::ServerApplied(std::uint32_t server, const Decision& decision, std::uint64_t fingerprint) {
-  Server& state = servers_[server];
-  const std::string name = absl::StrCat(Name(server), " applies ", ToString(decision.version));
-  if (decision.version != Version{state.version.generation, state.version.commit.Next()}) {
-    return Break(absl::StrCat(name, " after ", ToString(state.version)));
-  }
-  state.version = decision.version;
-  state.fingerprint = fingerprint;
-  if (!IsCurrent(state)) return;
-  const CommitNumber commit = decision.version.commit;
-  // Where a crash has taken the log's end, the servers may be ahead of it; the next chief has to adopt what they have.
-  if (commit <= line().base->commit || commit.value() > line().size() || line().At(commit).decision != decision) {
-    return Break(absl::StrCat(name, ", which the log does not have"));
-  }
-  if (fingerprint != line().At(commit).fingerprint) {
-    Break(absl::StrCat(name, ", and its parameters are not what the log makes of them: an update is there twice, ",
-                       "not at all, or out of order"));
-  }
-  CheckSpread();
-}
-
-void Invariants::CheckSpread() {
-  for (std::uint32_t server = 0; server < servers_.size(); ++server) {
-    const Server& state = servers_[server];
-    if (!IsCurrent(state)) continue;
-    if (state.version.commit.value() + kMaxVersionsApart < decided_) {
-      Break(absl::StrCat(Name(server), " is ", decided_ - state.version.commit.value(), " commits behind; at most ",
-                         kMaxVersionsApart, " may be in flight"));
-    }
-  }
-}
-
-void Invariants::ServerEnded(std::uint32_t server, const absl::Status& status) {
-  if (absl::IsInternal(status) || absl::IsInvalidArgument(status)) {
-    Break(absl::StrCat(Name(server), " stops: ", status.message()));
-  }
 }
 
 }  // namespace evenkeel::sim

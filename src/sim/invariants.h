@@ -6,6 +6,7 @@
 //            and some bytes a member that ever was.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -38,20 +39,45 @@ std::uint64_t NextFingerprint(std::uint64_t fingerprint, const Decision& decisio
 
 class Invariants {
  public:
-  Invariants(const Experiment& experiment, std::int64_t samples, std::uint32_t servers);
+  Invariants(const Experiment& experiment, std::int64_t samples);
 
   // --- the chief
   void ChiefStarts(const ChiefOptions& options);
   void ChiefSends(const Message& message);
   void LogAppended(const LogRecord& record);
+  // The chief has agreed to let a member go.
+  void Drained(const std::string& name);
   void JobEnded(const EndAction& end, const std::map<Version, Manifest>& manifests);
-  void CheckpointWritten(const Manifest& manifest, const std::vector<std::uint64_t>& part_fingerprints);
+  // What a part of a checkpoint stands for.
+  struct Part {
+    Version version;
+    std::uint64_t fingerprint = 0;
+    ServerIndex place;
+    std::uint32_t servers = 1;
+  };
+  void CheckpointWritten(const Manifest& manifest, const std::vector<Part>& parts);
 
-  // --- servers; a life of a process has a number of its own
+  // --- servers, by the number in their name
+  // What a server's memory stands for once it has taken a place.
+  struct Held {
+    Term term;
+    Generation generation;  // of the place; the version's may be a former one's, of a place given up meanwhile
+    LayoutNumber layout;
+    ServerIndex place;
+    std::uint32_t servers = 1;
+    Version version;
+    std::uint64_t fingerprint = 0;
+  };
   void ServerStarts(std::uint32_t server);
   void ServerSends(std::uint32_t server, const Message& message);
   // Initialised or restored, for the chief of a term.
-  void ServerHolds(std::uint32_t server, Term term, Version version, std::uint64_t fingerprint);
+  void ServerHolds(std::uint32_t server, const Held& held);
+  // Switched to a layout, with what it fetched from the servers of the one before.
+  void ServerAdopts(std::uint32_t server, const Held& held);
+  // Of a version in the line that a chief of this term goes on with; nullopt: not known any more.
+  std::optional<std::uint64_t> FingerprintAt(Term term, const Version& version) const;
+  // Let go by the chief of a term.
+  void ServerReleased(std::uint32_t server, Term term, Incarnation incarnation);
   void ServerTakes(std::uint32_t server, UpdateId update);  // a part of it, from its worker
   void ServerApplied(std::uint32_t server, const Decision& decision, std::uint64_t fingerprint);
   void ServerEnded(std::uint32_t server, const absl::Status& status);
@@ -63,6 +89,7 @@ class Invariants {
   bool broken() const { return !broken_.empty(); }
   const std::string& what() const { return broken_; }
   std::int64_t commits() const { return commits_; }
+  std::int64_t moves() const { return moves_; }
   std::int64_t fenced() const { return static_cast<std::int64_t>(fenced_.size()); }
   std::int64_t surviving_samples() const { return samples_trained_; }
 
@@ -93,6 +120,8 @@ class Invariants {
   };
   struct Clock {
     std::int64_t commits = 0;
+    std::string name;
+    bool leaving = false;  // it may end what it holds
   };
   struct Server {
     Term term;
@@ -102,6 +131,14 @@ class Invariants {
     std::uint64_t fingerprint = 0;
     bool holds = false;
     std::pair<Term, MembershipEpoch> acknowledged;  // the newest list of members
+  };
+  // Who shares the parameters, as the log says it.
+  struct Layout {
+    LayoutNumber number;
+    std::vector<std::uint32_t> servers;
+    std::vector<Incarnation> incarnations;
+    std::optional<CommitNumber> since;  // known where this term's chief has begun it
+    bool Has(std::uint32_t server) const { return std::find(servers.begin(), servers.end(), server) != servers.end(); }
   };
   struct Grant {
     Epoch epoch;
@@ -120,10 +157,18 @@ class Invariants {
   bool IsCurrent(const Server& server) const {
     return server.holds && server.held_in == line_term_ && server.version.generation == generation_;
   }
+  bool IsCurrent(std::uint32_t server) const { return IsCurrent(servers_[server]); }
+  static Layout LayoutOf(const LayoutRecord& record);
+  void OnLayout(const LayoutRecord& record);
+  // A server has its place in the layout that rules.
+  void CheckPlace(std::uint32_t server, const Held& held);
+  Server& StateOf(std::uint32_t server);
   void OnRollback(const RollbackRecord& record);
   void OnCommit(const CommitRecord& record);
   bool IsAdopted(const Decision& decision);
   void CheckUpdate(const CommittedUpdate& update, const Decision& decision);
+  // The clock that the slowest has who holds or may hold a ticket; that of `from`, where nobody is behind it.
+  std::int64_t LeastClock(const Clock& from) const;
   void OnGrant(UpdateId update, bool bound, const Version& version);
   void Spend(const CommittedUpdate& update);
   void CheckSpread();
@@ -156,10 +201,12 @@ class Invariants {
   NumberSet decided_sets_;
   std::map<Incarnation, std::uint64_t> committed_;  // the newest sequence
 
-  std::vector<Server> servers_;
+  std::optional<Layout> layout_;    // of this generation; none before its first record
+  std::vector<Server> servers_;     // all that ever were
   // (term, set, attempt) that each server reported sealed and that is not decided.
   std::vector<std::set<std::tuple<Term, SetNumber, std::uint32_t>>> sealed_;
   std::int64_t commits_ = 0;
+  std::int64_t moves_ = 0;  // to another layout, within a generation
 };
 
 }  // namespace evenkeel::sim

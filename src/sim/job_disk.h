@@ -10,15 +10,13 @@
 
 #include "evenkeel/chief/chief.h"
 #include "evenkeel/protocol/log_record.h"
+#include "sim/invariants.h"
 
 namespace evenkeel::sim {
 
 class JobDisk {
  public:
-  struct Part {
-    Version version;
-    std::uint64_t fingerprint = 0;
-  };
+  using Part = Invariants::Part;
   static std::string PathOf(const std::string& folder, const std::string& file) { return folder + "/" + file; }
 
   // Claims the next term: its log's name is durable at once, its records are not.

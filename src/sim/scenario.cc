@@ -1,40 +1,18 @@
-// What happens in a simulation, drawn from its seed, and its list of faults as JSON.
+// What happens in a simulation, drawn from its seed.
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "evenkeel/core/random.h"
 #include "evenkeel/sim/simulation.h"
-#include "nlohmann/json.hpp"
 
 namespace evenkeel::sim {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-struct KindName {
-  FaultKind kind;
-  const char* name;
-};
-constexpr std::array<KindName, 14> kKinds = {{{FaultKind::kKill, "kill"},
-                                              {FaultKind::kVanish, "vanish"},
-                                              {FaultKind::kPause, "pause"},
-                                              {FaultKind::kLeave, "leave"},
-                                              {FaultKind::kJoin, "join"},
-                                              {FaultKind::kBreak, "break"},
-                                              {FaultKind::kPartition, "partition"},
-                                              {FaultKind::kSlow, "slow"},
-                                              {FaultKind::kReconnect, "reconnect"},
-                                              {FaultKind::kManifestFailure, "manifest_failure"},
-                                              {FaultKind::kSnapshotFailure, "snapshot_failure"},
-                                              {FaultKind::kStop, "stop"},
-                                              {FaultKind::kCrashChief, "crash_chief"},
-                                              {FaultKind::kCrashAll, "crash_all"}}};
-
 constexpr std::int64_t kLeaseMs = 1000;
-constexpr std::int64_t kMaxMs = 1'000'000'000;
+constexpr double kLayoutShare = 0.25;     // of the faults of every second seed
+constexpr std::int64_t kMoreServers = 2;  // than the job begins with
 
 std::int64_t Between(Rng& rng, std::int64_t least, std::int64_t most) {
   return least + static_cast<std::int64_t>(rng.Below(static_cast<std::uint64_t>(most - least + 1)));
@@ -49,6 +27,7 @@ class FaultMaker {
   Fault Make() {
     Fault fault;
     fault.at_ms = Between(rng_, 0, window_ms_);
+    if (Chance(rng_, scenario_.seed % 2 == 0 ? kLayoutShare : 0)) return MakeOfServers(fault.at_ms);
     const auto dice = Between(rng_, 0, 999);
     if (dice < 120) {
       fault.kind = Chance(rng_, 0.3) ? FaultKind::kVanish : FaultKind::kKill;
@@ -84,6 +63,7 @@ class FaultMaker {
     } else if (dice < 910) {
       fault.kind = FaultKind::kReconnect;
       fault.node = Chance(rng_, 0.6) ? Worker() : Server();
+      fault.share = fault.node[0] == 'p' && Chance(rng_, 0.5) ? 1 : 0;
     } else if (dice < 935) {
       fault.kind = FaultKind::kManifestFailure;
       fault.node = "chief";
@@ -91,8 +71,9 @@ class FaultMaker {
       fault.kind = FaultKind::kSnapshotFailure;
       fault.node = Server();
     } else if (dice < 966) {
-      fault.kind = FaultKind::kKill;
+      fault.kind = Chance(rng_, 0.8) ? FaultKind::kKill : FaultKind::kVanish;
       fault.node = Server();
+      if (Chance(rng_, 0.3)) fault.for_ms = Between(rng_, 100, 8 * kLeaseMs);
     } else if (dice < 970) {
       fault.kind = FaultKind::kStop;
       fault.node = "chief";
@@ -109,7 +90,80 @@ class FaultMaker {
     return fault;
   }
 
+  static bool Moves(const Fault& fault) {
+    const bool server = fault.node[0] == 'p';
+    return fault.kind == FaultKind::kScale ||
+           (server && (fault.kind == FaultKind::kLeave || fault.kind == FaultKind::kDrain));
+  }
+
+  // Soon after something that moves stripes.
+  Fault MakeInAMove(std::int64_t at_ms) {
+    Fault fault;
+    fault.at_ms = at_ms + Between(rng_, 0, Chance(rng_, 0.5) ? 40 : 400);
+    const auto dice = Between(rng_, 0, 99);
+    fault.node = dice < 45 || !Chance(rng_, 0.3) ? AnyServer() : "chief";
+    if (dice < 15) {
+      fault.kind = FaultKind::kKill;
+      fault.for_ms = Chance(rng_, 0.3) ? Between(rng_, 100, 8 * kLeaseMs) : 0;
+    } else if (dice < 35) {
+      fault.kind = FaultKind::kCrashChief;
+      fault.node = "chief";
+      fault.share = Chance(rng_, 0.5) ? 0 : rng_.NextDouble();
+      fault.for_ms = Between(rng_, 10, kLeaseMs);
+    } else if (dice < 40) {
+      fault.kind = FaultKind::kCrashAll;
+      fault.node = "chief";
+      fault.share = rng_.NextDouble();
+    } else if (dice < 45) {
+      fault.kind = FaultKind::kLeave;
+    } else if (dice < 60) {
+      fault.kind = FaultKind::kPause;
+      fault.for_ms = Between(rng_, 10, Chance(rng_, 0.2) ? 3 * kLeaseMs : kLeaseMs / 2);
+      fault.share = fault.node == "chief" && Chance(rng_, 0.5) ? 1 : 0;
+    } else {
+      fault.kind = dice < 75 ? FaultKind::kBreak : dice < 90 ? FaultKind::kPartition : FaultKind::kSlow;
+      fault.peer = fault.node != "chief" && Chance(rng_, 0.4) ? "chief" : AnyServer();
+      fault.for_ms = Between(rng_, 5, kLeaseMs / 3);
+      if (fault.kind == FaultKind::kBreak) fault.share = rng_.NextDouble();
+    }
+    return fault;
+  }
+
  private:
+  // What changes the layout, and what is in its way.
+  Fault MakeOfServers(std::int64_t at_ms) {
+    Fault fault;
+    fault.at_ms = at_ms;
+    const auto dice = Between(rng_, 0, 99);
+    if (dice < 15) {
+      fault.kind = FaultKind::kLeave;
+      fault.node = Server();
+    } else if (dice < 30) {
+      fault.kind = FaultKind::kDrain;
+      fault.node = Chance(rng_, 0.9) ? Server() : Worker();
+    } else if (dice < 60) {
+      fault.kind = FaultKind::kScale;
+      fault.count = Between(rng_, 1, scenario_.servers + kMoreServers);
+      fault.for_ms = Chance(rng_, 0.5) ? Between(rng_, 0, 100) : Between(rng_, 0, 2 * kLeaseMs);
+    } else if (dice < 75) {
+      fault.kind = FaultKind::kJoin;
+      fault.node = AnyServer();
+    } else if (dice < 80) {
+      fault.kind = Chance(rng_, 0.7) ? FaultKind::kKill : FaultKind::kVanish;
+      fault.node = AnyServer();
+      if (Chance(rng_, 0.5)) fault.for_ms = Between(rng_, 100, 8 * kLeaseMs);
+    } else {
+      const auto kind = rng_.Below(3);
+      fault.kind = kind == 0 ? FaultKind::kBreak : kind == 1 ? FaultKind::kPartition : FaultKind::kSlow;
+      fault.node = AnyServer();
+      fault.peer = Chance(rng_, 0.7) ? AnyServer() : "chief";
+      fault.for_ms = Between(rng_, 5, kLeaseMs / 4);
+      if (kind == 0) fault.share = rng_.NextDouble();
+    }
+    return fault;
+  }
+
+  std::string AnyServer() { return absl::StrCat("ps:", rng_.Below(scenario_.servers + kMoreServers)); }
   std::string Worker() { return absl::StrCat("worker:", rng_.Below(next_new_)); }
   std::string Server() { return absl::StrCat("ps:", rng_.Below(scenario_.servers)); }
   void Pair(Fault& fault) {
@@ -135,20 +189,6 @@ class FaultMaker {
 };
 
 }  // namespace
-
-const char* ToString(FaultKind kind) {
-  for (const KindName& entry : kKinds) {
-    if (entry.kind == kind) return entry.name;
-  }
-  return "unknown";
-}
-
-std::string ToString(const Fault& fault) {
-  return absl::StrCat("at ", fault.at_ms, " ms ", ToString(fault.kind), fault.node.empty() ? "" : " ", fault.node,
-                      fault.peer.empty() ? "" : " ", fault.peer,
-                      fault.for_ms == 0 ? "" : absl::StrCat(" for ", fault.for_ms, " ms"),
-                      fault.share == 0 ? "" : absl::StrCat(" share ", fault.share));
-}
 
 Scenario MakeScenario(std::uint64_t seed) {
   Rng rng(MixKey(seed, HashName("scenario")));
@@ -186,6 +226,7 @@ Scenario MakeScenario(std::uint64_t seed) {
   }
   if (mode == 2) set(absl::StrCat("train.sync.staleness=", Between(rng, 0, 3)));
   if (Chance(rng, 0.3)) set("train.optimizer.clip_norm=1");
+  if (Chance(rng, 0.5)) set("train.optimizer.adam={}");
   if (Chance(rng, 0.8)) set(absl::StrCat("checkpoint.every_commits=", Between(rng, 2, 15)));
   set(absl::StrCat("batching.min_batch_size=", Between(rng, 1, 4)));
   const auto batching = rng.Below(4);
@@ -202,6 +243,7 @@ Scenario MakeScenario(std::uint64_t seed) {
   set(absl::StrCat("membership.join_timeout_ms=", Between(rng, 500, 6000)));
   set("membership.chief_timeout_ms=15000");
   set("membership.ps_timeout_ms=15000");
+  set(absl::StrCat("membership.ps_replacement_timeout_ms=", Between(rng, 500, 6000)));
   set("membership.drain_ms=5000");
   set(absl::StrCat("membership.ticket_deadline_floor_ms=", Between(rng, 1000, 4000)));
 
@@ -209,70 +251,17 @@ Scenario MakeScenario(std::uint64_t seed) {
       std::clamp<std::int64_t>(commits * (scenario.step_us + 2000 * batch / scenario.workers) / 700, 2000, 25'000);
   FaultMaker maker(rng, scenario, window_ms);
   const std::int64_t count = Between(rng, 24, 72);
-  for (std::int64_t i = 0; i < count; ++i) scenario.faults.push_back(maker.Make());
+  for (std::int64_t i = 0; i < count; ++i) {
+    scenario.faults.push_back(maker.Make());
+    if (maker.Moves(scenario.faults.back()) && Chance(rng, 0.5)) {
+      scenario.faults.push_back(maker.MakeInAMove(scenario.faults.back().at_ms));
+    }
+  }
+  if (Chance(rng, 0.2)) scenario.work_us = Between(rng, 1000, 20'000);
+  scenario.move_us = Chance(rng, 0.5) ? Between(rng, 0, 150'000) : 0;
   std::stable_sort(scenario.faults.begin(), scenario.faults.end(),
                    [](const Fault& a, const Fault& b) { return a.at_ms < b.at_ms; });
   return scenario;
-}
-
-std::string FaultsToJson(const std::vector<Fault>& faults) {
-  Json list = Json::array();
-  for (const Fault& fault : faults) {
-    Json entry{{"at_ms", fault.at_ms}, {"kind", ToString(fault.kind)}};
-    if (!fault.node.empty()) entry["node"] = fault.node;
-    if (!fault.peer.empty()) entry["peer"] = fault.peer;
-    if (fault.for_ms != 0) entry["for_ms"] = fault.for_ms;
-    if (fault.share != 0) entry["share"] = fault.share;
-    list.push_back(std::move(entry));
-  }
-  std::string text = "[";
-  for (std::size_t i = 0; i < list.size(); ++i) absl::StrAppend(&text, i == 0 ? "\n " : ",\n ", list[i].dump());
-  return text + "\n]\n";
-}
-
-absl::StatusOr<std::vector<Fault>> FaultsFromJson(std::string_view json, std::string_view origin) {
-  auto wrong = [&](std::size_t entry, std::string what) {
-    return absl::InvalidArgumentError(absl::StrCat(std::string(origin), ": fault ", entry, ": ", what));
-  };
-  const Json list = Json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (!list.is_array()) {
-    return absl::InvalidArgumentError(absl::StrCat(std::string(origin), ": not a JSON list of faults"));
-  }
-  std::vector<Fault> faults;
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    if (!list[i].is_object()) return wrong(i, "not an object");
-    Fault fault;
-    bool known_kind = false;
-    for (const auto& [key, value] : list[i].items()) {
-      if (key == "at_ms" && value.is_number_unsigned()) {
-        fault.at_ms = value.get<std::int64_t>();
-      } else if (key == "for_ms" && value.is_number_unsigned()) {
-        fault.for_ms = value.get<std::int64_t>();
-      } else if (key == "share" && value.is_number() && value.get<double>() >= 0 && value.get<double>() <= 1) {
-        fault.share = value.get<double>();
-      } else if (key == "node" && value.is_string()) {
-        fault.node = value.get<std::string>();
-      } else if (key == "peer" && value.is_string()) {
-        fault.peer = value.get<std::string>();
-      } else if (key == "kind" && value.is_string()) {
-        for (const KindName& entry : kKinds) {
-          if (value.get<std::string>() != entry.name) continue;
-          fault.kind = entry.kind;
-          known_kind = true;
-        }
-      } else {
-        return wrong(i, absl::StrCat("'", key, "': ", value.dump(),
-                                     " does not fit; fields are at_ms, kind, node, peer, for_ms, share"));
-      }
-    }
-    if (!known_kind) return wrong(i, absl::StrCat("kind is ", list[i].value("kind", Json()).dump()));
-    if (std::max(fault.at_ms, fault.for_ms) > kMaxMs || std::min(fault.at_ms, fault.for_ms) < 0) {
-      return wrong(i, absl::StrCat("a time is above ", kMaxMs, " ms"));
-    }
-    faults.push_back(std::move(fault));
-  }
-  std::stable_sort(faults.begin(), faults.end(), [](const Fault& a, const Fault& b) { return a.at_ms < b.at_ms; });
-  return faults;
 }
 
 }  // namespace evenkeel::sim

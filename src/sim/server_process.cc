@@ -8,7 +8,6 @@
 namespace evenkeel::sim {
 namespace {
 
-constexpr Duration kWorkTime = std::chrono::microseconds(800);
 constexpr Duration kSnapshotTime = std::chrono::milliseconds(10);
 constexpr Duration kCopyTime = std::chrono::milliseconds(3);
 
@@ -30,8 +29,20 @@ void ServerProcess::Start() {
   OnTimer();
 }
 
+void ServerProcess::Leave() {
+  if (ended_ || stop_at_ != kNever) return;
+  let_go_ = true;
+  stop_at_ = joined_ ? now() + environment_.experiment.membership.drain : now();
+  environment_.scheduler.Wake(*this, stop_at_);
+  Perform(server_->AskToLeave("told to", now()));
+}
+
 void ServerProcess::OnTimer() {
   if (ended_) return;
+  if (now() >= stop_at_) {
+    SendToChief({server_->MakeEnvelope(), evenkeel::Leave{.reason = "told to"}});
+    return Perform({ps::Finish{absl::OkStatus()}});
+  }
   if (!joined_ && now() >= away_since_ + environment_.experiment.membership.chief_timeout) {
     Perform({ps::Finish{absl::DeadlineExceededError("the chief is away")}});
     return;
@@ -67,8 +78,13 @@ void ServerProcess::Reconnect() {
 
 void ServerProcess::OnMessage(SessionId stream, Message message, Payload payload) {
   if (ended_) return;
+  if (const std::optional<std::size_t> source = SourceOf(stream)) return OnFetchMessage(*source, message, payload);
   if (stream == chief_) {
     environment_.interposer.BeforeServer(index_, message);
+    if (std::holds_alternative<LeaveNow>(message.body) && message.envelope.term >= server_->MakeEnvelope().term) {
+      let_go_ = true;
+      environment_.invariants.ServerReleased(index_, message.envelope.term, server_->MakeEnvelope().sender);
+    }
     const auto* decision = std::get_if<Decision>(&message.body);
     if (decision != nullptr && shard_ && decision->version <= server_->published() &&
         environment_.interposer.AppliesAgain(index_, *decision)) {
@@ -83,8 +99,9 @@ void ServerProcess::OnMessage(SessionId stream, Message message, Payload payload
     return Perform(std::move(actions));
   }
   const bool stage = std::holds_alternative<Stage>(message.body);
-  if (!stage && !std::holds_alternative<Hello>(message.body) && !std::holds_alternative<Pull>(message.body)) {
-    return;  // of a stream to the chief that was given up
+  if (!stage && !std::holds_alternative<Hello>(message.body) && !std::holds_alternative<Pull>(message.body) &&
+      !std::holds_alternative<Fetch>(message.body)) {
+    return;  // of a stream that was given up
   }
   if (stage) return OnStage(stream, message, payload);
   ps::Actions actions = server_->OnWorkerMessage(stream, message, now());
@@ -126,9 +143,9 @@ void ServerProcess::OnStage(SessionId stream, const Message& message, Payload pa
   const Duration time = Vary(rng_, kCopyTime);
   environment_.network.Hold(*this, stream, time);
   environment_.scheduler.At(now() + time, this,
-                            [this, write, slot, bucket, value = payload.value, layout = shard_->layout] {
+                            [this, write, slot, bucket, value = payload.value, layout = shard_->place.layout] {
                               if (ended_) return;
-                              if (shard_ && shard_->layout == layout && slot < shard_->slots.size())
+                              if (shard_ && shard_->place.layout == layout && slot < shard_->slots.size())
                                 shard_->slots[slot][bucket] = value;
                               Perform(server_->EndStage(write, now()));
                             });
@@ -136,6 +153,11 @@ void ServerProcess::OnStage(SessionId stream, const Message& message, Payload pa
 
 void ServerProcess::OnClosed(SessionId stream) {
   if (ended_) return;
+  if (const std::optional<std::size_t> source = SourceOf(stream)) {
+    prepared_->sources[*source].stream = SessionId{};
+    const std::string& name = prepared_->order.sources[*source].name;
+    return EndFetch(absl::UnavailableError(absl::StrCat("the stream to ", name, " broke")), true);
+  }
   if (stream != chief_) return Perform(server_->OnWorkerClosed(stream, now()));
   if (joined_) away_since_ = now();
   joined_ = false;
@@ -168,6 +190,8 @@ void ServerProcess::Perform(ps::Actions actions) {
       ServePull(pull->session, pull->request);
     } else if (auto* finish = std::get_if<ps::Finish>(&action)) {
       environment_.invariants.ServerEnded(index_, finish->status);
+      EndFetch(absl::CancelledError(), false);
+      left_ = let_go_ && finish->status.ok();
       ended_ = true;
     } else if (auto* initialise = std::get_if<ps::Initialise>(&action)) {
       Enqueue(std::move(*initialise));
@@ -181,16 +205,26 @@ void ServerProcess::Perform(ps::Actions actions) {
       Enqueue(std::move(*apply));
     } else if (auto* snapshot = std::get_if<ps::StartSnapshot>(&action)) {
       Enqueue(std::move(*snapshot));
+    } else if (auto* prepare = std::get_if<ps::PreparePlace>(&action)) {
+      Enqueue(std::move(*prepare));
+    } else if (auto* drop = std::get_if<ps::DropPrepared>(&action)) {
+      Enqueue(*drop);
+    } else if (auto* adopt = std::get_if<ps::AdoptPrepared>(&action)) {
+      Enqueue(*adopt);
+    } else if (auto* fetch = std::get_if<ps::ServeFetch>(&action)) {
+      Enqueue(std::move(*fetch));
     }
   }
   if (ended_) return;
-  TimePoint wake = next_renew_;
+  TimePoint wake = std::min(next_renew_, stop_at_);
   if (!joined_) wake = std::min(wake, away_since_ + environment_.experiment.membership.chief_timeout);
   if (!joined_ && chief_ == SessionId{}) wake = std::min(wake, next_attempt_);
   environment_.scheduler.Wake(*this, wake);
 }
 
-bool ServerProcess::Owns(int bucket) const { return shard_->layout->StripeOf(bucket, ServerIndex(index_)).size() > 0; }
+bool ServerProcess::Owns(int bucket) const {
+  return shard_->place.layout->StripeOf(bucket, shard_->place.server).size() > 0;
+}
 
 void ServerProcess::ServePull(SessionId stream, std::uint64_t request) {
   if (!shard_) {
@@ -198,7 +232,7 @@ void ServerProcess::ServePull(SessionId stream, std::uint64_t request) {
     refuse.message = "the parameters are being replaced";
     return environment_.network.Send(*this, stream, {server_->MakeEnvelope(), std::move(refuse)});
   }
-  const auto buckets = static_cast<std::int32_t>(shard_->layout->buckets().size());
+  const auto buckets = static_cast<std::int32_t>(shard_->place.layout->buckets().size());
   for (std::int32_t bucket = 0; bucket < buckets; ++bucket) {
     if (!Owns(bucket)) continue;
     environment_.network.Send(*this, stream, {server_->MakeEnvelope(), PullData{request, shard_->version, bucket}});
@@ -220,7 +254,14 @@ void ServerProcess::BeginWork() {
   if (const auto* apply = std::get_if<ps::ApplyDecision>(&work)) {
     CheckSlots(UpdateIds(apply->decision), apply->slots, "as its sum begins");
   }
-  environment_.scheduler.At(now() + Vary(rng_, kWorkTime), this, [this] { EndWork(); });
+  const bool moves = std::holds_alternative<ps::ServeFetch>(work) || std::holds_alternative<ps::AdoptPrepared>(work);
+  const Scenario& scenario = environment_.scenario;
+  const auto time = std::chrono::microseconds(scenario.work_us + (moves ? scenario.move_us : 0));
+  const Duration takes = Vary(rng_, time);
+  if (std::holds_alternative<ps::ApplyDecision>(work) && std::exchange(reconnects_in_work_, false)) {
+    environment_.scheduler.At(now() + takes / 2, this, [this] { Reconnect(); });
+  }
+  environment_.scheduler.At(now() + takes, this, [this] { EndWork(); });
 }
 
 void ServerProcess::EndWork() {
@@ -234,9 +275,20 @@ void ServerProcess::EndWork() {
 }
 
 void ServerProcess::Hold(const ps::Place& place, Version version, std::uint64_t fingerprint) {
-  shard_ = Shard{place.layout, version, fingerprint, {}};
-  environment_.invariants.ServerHolds(index_, server_->MakeEnvelope().term, version, fingerprint);
+  shard_ = Shard{place, version, fingerprint, fingerprint, {}};
+  environment_.invariants.ServerHolds(index_, HeldNow());
   Perform(server_->OnConfigured(version, absl::OkStatus(), now()));
+}
+
+Invariants::Held ServerProcess::HeldNow() const {
+  const Envelope envelope = server_->MakeEnvelope();
+  return {.term = envelope.term,
+          .generation = envelope.generation,
+          .layout = envelope.layout,
+          .place = shard_->place.server,
+          .servers = shard_->place.layout->servers(),
+          .version = shard_->version,
+          .fingerprint = shard_->fingerprint};
 }
 
 void ServerProcess::Finish(const ps::Initialise& work) {
@@ -265,13 +317,14 @@ void ServerProcess::Finish(const ps::AllocateSlot& work) {
   if (shard_) {
     const std::size_t slot = work.slot.value();
     shard_->slots.resize(std::max(shard_->slots.size(), slot + 1));
-    if (shard_->slots[slot].empty()) shard_->slots[slot].assign(shard_->layout->buckets().size(), 0);
+    if (shard_->slots[slot].empty()) shard_->slots[slot].assign(shard_->place.layout->buckets().size(), 0);
   }
   Perform(server_->OnSlotReady(work.slot, absl::OkStatus(), now()));
 }
 
 void ServerProcess::Finish(const ps::ComputeNorms& work) {
-  Perform(server_->OnNorms(work.set, work.attempt, {BlockNorm{static_cast<std::int64_t>(index_) * 16, 1.0}}, now()));
+  const std::int64_t place = shard_ ? static_cast<std::int64_t>(shard_->place.server.value()) : 0;
+  Perform(server_->OnNorms(work.set, work.attempt, {BlockNorm{place * 16, 1.0}}, now()));
 }
 
 void ServerProcess::CheckSlots(const std::vector<UpdateId>& updates, const std::vector<ps::StageSlot>& slots,
@@ -279,7 +332,7 @@ void ServerProcess::CheckSlots(const std::vector<UpdateId>& updates, const std::
   if (!shard_ || updates.size() != slots.size()) return;
   for (std::size_t i = 0; i < updates.size(); ++i) {
     const auto slot = static_cast<std::size_t>(slots[i].value());
-    for (std::size_t bucket = 0; bucket < shard_->layout->buckets().size(); ++bucket) {
+    for (std::size_t bucket = 0; bucket < shard_->place.layout->buckets().size(); ++bucket) {
       if (!Owns(static_cast<int>(bucket))) continue;
       const bool there = slot < shard_->slots.size() && !shard_->slots[slot].empty();
       const std::uint64_t value = GradientValue(updates[i], static_cast<std::int32_t>(bucket));
@@ -294,6 +347,7 @@ void ServerProcess::Finish(const ps::ApplyDecision& work) {
   // Work of a place that was given up meanwhile changes nothing.
   if (shard_ && work.decision.version.generation == shard_->version.generation) {
     CheckSlots(UpdateIds(work.decision), work.slots, "as its sum ends");
+    shard_->former = shard_->fingerprint;
     shard_->fingerprint = NextFingerprint(shard_->fingerprint, work.decision);
     shard_->version = work.decision.version;
     environment_.invariants.ServerApplied(index_, work.decision, shard_->fingerprint);
@@ -317,9 +371,10 @@ void ServerProcess::Finish(const ps::StartSnapshot& work) {
   }
   environment_.scheduler.At(
       now() + Vary(rng_, kSnapshotTime), this,
-      [this, done, path = JobDisk::PathOf(work.snapshot.folder, work.snapshot.file), kept = shard_->fingerprint] {
+      [this, done, path = JobDisk::PathOf(work.snapshot.folder, work.snapshot.file),
+       part = JobDisk::Part{done.version, shard_->fingerprint, shard_->place.server, shard_->place.layout->servers()}] {
         if (ended_) return;
-        if (done.error.empty()) environment_.disk.parts[path] = JobDisk::Part{done.version, kept};
+        if (done.error.empty()) environment_.disk.parts[path] = part;
         Perform(server_->OnSnapshotWritten(done, now()));
       });
 }

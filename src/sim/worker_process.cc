@@ -170,6 +170,8 @@ void WorkerProcess::OnChief(Message message) {
   } else if (const auto* refuse = std::get_if<Refuse>(&message.body)) {
     if (refuse->reason != RefuseReason::kRetry) return End();
     next_attempt_ = now() + backoff_.Next();
+  } else if (std::holds_alternative<LeaveNow>(message.body)) {
+    leave_when_idle_ = true;
   } else if (std::holds_alternative<JobEnd>(message.body)) {
     job_over_ = true;
     End();
@@ -313,6 +315,7 @@ void WorkerProcess::Advance() {
     if (doing_ == Doing::kIdle) {
       current_.reset();
       if (bound_) StartStep();
+      if (!current_ && leave_when_idle_) return Leave();
     }
     if (doing_ == Doing::kPulling) Pull();
     for (Link& link : links_) {

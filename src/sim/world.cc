@@ -15,7 +15,6 @@ namespace evenkeel::sim {
 namespace {
 
 constexpr Duration kSuperviseEvery = std::chrono::milliseconds(250);
-constexpr Duration kRestartTime = std::chrono::milliseconds(400);
 constexpr Duration kGoodbye = std::chrono::milliseconds(100);  // an ended chief's messages go out
 // From the last fault to the job's end, and from there to the last process's.
 constexpr Duration kEndsWithin = std::chrono::seconds(120);
@@ -64,7 +63,7 @@ struct Essence {
 World::World(const Scenario& scenario, const Experiment& experiment, Interposer& interposer)
     : scenario_(scenario),
       experiment_(experiment),
-      invariants_(experiment, scenario.samples, scenario.servers),
+      invariants_(experiment, scenario.samples),
       network_(scheduler_, MixKey(scenario.seed, HashName("network")), std::chrono::microseconds(scenario.delay_us),
                [this](const Peer& from, const Peer& to, SessionId stream, const Message& message) {
                  Observe(from, to, stream, message);
@@ -98,6 +97,7 @@ void World::StartChief() {
 }
 
 void World::StartServer(std::uint32_t index) {
+  supervised_.insert(index);
   servers_.push_back(std::make_unique<ServerProcess>(environment_, index, ++lives_));
   network_.Listen(servers_.back()->machine(), *servers_.back());
   servers_.back()->Start();
@@ -156,114 +156,26 @@ void World::Kill(Peer& process, bool seen) {
   if (&process == chief_) chief_ = nullptr;
 }
 
+void World::StartServers() {
+  for (std::uint32_t index : supervised_) {
+    const auto down = down_until_.find(index);
+    if (down != down_until_.end() && scheduler_.now() < down->second) continue;
+    if (LivingServer(absl::StrCat("ps:", index)) == nullptr) StartServer(index);
+  }
+}
+
+// As the cluster file says it.
+void World::SuperviseListed() {
+  for (std::uint32_t i = 0; i < scenario_.servers; ++i) supervised_.insert(i);
+}
+
 // Starts what a job needs and is not there.
 void World::StartMissing() {
-  for (std::uint32_t i = 0; i < scenario_.servers; ++i) {
-    if (LivingServer(absl::StrCat("ps:", i)) == nullptr) StartServer(i);
-  }
+  StartServers();
   for (std::uint32_t i = 0; i < scenario_.workers; ++i) {
     const std::string machine = absl::StrCat("worker:", i);
     if (!WorkerLives(machine)) StartWorker(machine);
   }
-}
-
-// --- faults ---------------------------------------------------------------------------------------------------------
-
-void World::Apply(const Fault& fault) {
-  if (finished_) return;
-  switch (fault.kind) {
-    case FaultKind::kKill:
-    case FaultKind::kVanish: {
-      if (!scenario_.keeps_workers) {
-        // The machine goes: a process on it that gave up has no successor.
-        for (const auto& worker : workers_) {
-          if (worker->machine() == fault.node && worker->ended() && worker->alive()) Kill(*worker, true);
-        }
-      }
-      const std::vector<Peer*> living = LivingOn(fault.node);
-      if (living.empty() || fault.node == "chief") return;
-      for (Peer* process : living) Kill(*process, fault.kind == FaultKind::kKill);
-      if (fault.for_ms == 0 || !absl::StartsWith(fault.node, "worker")) return;
-      return After(Milliseconds(fault.for_ms), [this, machine = fault.node] {
-        if (!finished_ && !WorkerLives(machine)) StartWorker(machine);
-      });
-    }
-    case FaultKind::kPause:
-      for (Peer* process : LivingOn(fault.node)) {
-        scheduler_.Pause(*process);
-        After(Milliseconds(fault.for_ms), [this, process, tick_first = fault.share >= 0.5] {
-          if (tick_first && process == chief_ && process->paused()) chief_->TickNow();
-          scheduler_.Continue(*process);
-        });
-      }
-      return;
-    case FaultKind::kLeave:
-      for (WorkerProcess* worker : LivingWorkers(fault.node)) {
-        if (worker->paused()) continue;
-        ++verdict_.leaves;
-        worker->Leave();
-      }
-      return;
-    case FaultKind::kJoin:
-      if (absl::StartsWith(fault.node, "worker:") && LivingWorkers(fault.node).size() < 2) StartWorker(fault.node);
-      return;
-    case FaultKind::kBreak: {
-      return network_.Break(fault.node, fault.peer, true, Milliseconds(fault.for_ms), fault.share);
-    }
-    case FaultKind::kPartition:
-      return network_.Partition(fault.node, fault.peer, Milliseconds(fault.for_ms));
-    case FaultKind::kSlow:
-      return network_.Slow(fault.node, fault.peer, Milliseconds(fault.for_ms), 10 * Milliseconds(fault.for_ms));
-    case FaultKind::kReconnect:
-      if (ServerProcess* server = LivingServer(fault.node); server != nullptr && !server->paused()) server->Reconnect();
-      for (WorkerProcess* worker : LivingWorkers(fault.node)) {
-        if (!worker->paused()) worker->Reconnect();
-      }
-      return;
-    case FaultKind::kManifestFailure:
-      if (chief_ != nullptr) chief_->FailManifest();
-      return;
-    case FaultKind::kSnapshotFailure:
-      if (ServerProcess* server = LivingServer(fault.node)) server->FailSnapshot();
-      return;
-    case FaultKind::kStop:
-      if (chief_ != nullptr && !chief_->paused() && !chief_->end()) chief_->Stop();
-      return;
-    case FaultKind::kCrashChief:
-      return CrashChief(fault);
-    case FaultKind::kCrashAll:
-      return CrashAll(fault);
-  }
-}
-
-void World::CrashChief(const Fault& fault) {
-  if (chief_ == nullptr) return;
-  Kill(*chief_, fault.share < 0.9);
-  if (absl::Status status = disk_.Crash(fault.share, rng_.NextU32()); !status.ok()) {
-    invariants_.Break(absl::StrCat("the log cannot be read after a crash: ", status.message()));
-  }
-  After(Milliseconds(fault.for_ms) + std::chrono::milliseconds(10), [this] {
-    if (chief_ == nullptr && !finished_) StartChief();
-  });
-}
-
-void World::CrashAll(const Fault& fault) {
-  if (chief_ == nullptr) return;
-  Kill(*chief_, true);
-  for (const auto& server : servers_) {
-    if (server->alive()) Kill(*server, true);
-  }
-  for (const auto& worker : workers_) {
-    if (worker->alive()) Kill(*worker, true);
-  }
-  if (absl::Status status = disk_.Crash(fault.share, rng_.NextU32()); !status.ok()) {
-    invariants_.Break(absl::StrCat("the log cannot be read after a crash: ", status.message()));
-  }
-  After(kRestartTime, [this] {
-    if (chief_ != nullptr || finished_) return;
-    StartChief();
-    StartMissing();
-  });
 }
 
 // --- the job --------------------------------------------------------------------------------------------------------
@@ -271,9 +183,13 @@ void World::CrashAll(const Fault& fault) {
 // As a supervisor on each machine would: processes that gave up are started again, and enough workers are kept.
 void World::Supervise() {
   if (finished_) return;
-  for (std::uint32_t i = 0; i < scenario_.servers; ++i) {
-    if (LivingServer(absl::StrCat("ps:", i)) == nullptr && chief_ != nullptr && !chief_->end()) StartServer(i);
+  for (const auto& server : servers_) {
+    if (server->alive() && server->ended() && server->left()) {
+      scheduler_.Kill(*server);  // seen to
+      if (LivingServer(server->machine()) == nullptr) supervised_.erase(server->index());
+    }
   }
+  if (chief_ != nullptr && !chief_->end()) StartServers();
   std::vector<std::string> again;
   for (const auto& worker : workers_) {
     if (!worker->alive() || !worker->ended()) continue;
@@ -317,6 +233,7 @@ void World::OnChiefEnded() {
     if (finished_) return;
     After(kRestartTime, [this] {
       if (chief_ != nullptr || finished_) return;
+      SuperviseListed();  // a job that had ended begins with them
       StartChief();
       StartMissing();
     });
@@ -383,6 +300,7 @@ Verdict World::Run() {
     scheduler_.At(start_ + Milliseconds(scenario_.ends_at_ms), nullptr, [this] { StopForGood(); });
   }
   deadline_ = start_ + Milliseconds(last_ms) + kEndsWithin;
+  SuperviseListed();
   StartChief();
   StartMissing();
   Supervise();
@@ -405,6 +323,7 @@ Verdict World::Run() {
   verdict_.events = scheduler_.events();
   verdict_.commits = invariants_.commits();
   verdict_.fenced = invariants_.fenced();
+  verdict_.moves = invariants_.moves();
   return verdict_;
 }
 

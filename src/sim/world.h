@@ -5,6 +5,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,9 @@
 #include "sim/worker_process.h"
 
 namespace evenkeel::sim {
+
+constexpr std::uint32_t kMostServers = 64;  // names of them
+constexpr Duration kRestartTime = std::chrono::milliseconds(400);
 
 class World {
  public:
@@ -26,9 +31,13 @@ class World {
   void StartServer(std::uint32_t index);
   void StartWorker(const std::string& machine);
   void Bury();
+  void StartServers();
+  void SuperviseListed();
   void StartMissing();
   void Kill(Peer& process, bool seen);
+  // world_faults.cc
   void Apply(const Fault& fault);
+  void Scale(const Fault& fault);
   void CrashChief(const Fault& fault);
   void CrashAll(const Fault& fault);
   void Supervise();
@@ -65,6 +74,8 @@ class World {
   std::vector<std::unique_ptr<WorkerProcess>> workers_;  // all that live, and those that died since the last Bury
   std::vector<std::unique_ptr<WorkerProcess>> dead_workers_;
   std::map<const WorkerProcess*, TimePoint> worker_starts_;  // of those whose time is not counted yet
+  std::set<std::uint32_t> supervised_;             // servers that are started again; not those that left for good
+  std::map<std::uint32_t, TimePoint> down_until_;  // machines of lost servers
   ChiefProcess* chief_ = nullptr;                            // the living one
   bool chief_end_seen_ = false;
   std::uint64_t lives_ = 0;

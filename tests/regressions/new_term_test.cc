@@ -66,4 +66,19 @@ TEST_CASE("a term's generation is above those that a lost end of the log may hav
   CHECK(history.NewGeneration(Term(3)) == Generation(10));
 }
 
+TEST_CASE("a lost fence does not set back the clock of a worker whose last update committed after it",
+          "[regressions]") {
+  // The fence is lost; the commit comes back from the servers, without a clock.
+  LogHistory history;
+  history.Add(AdmissionRecord{Incarnation(5), "worker:0", Rank(0), MembershipEpoch(1), 7, ""});
+  CommitRecord commit;
+  commit.decision.updates.resize(1);
+  commit.decision.updates[0].update = Update(5, 1);
+  commit.decision.updates[0].clock = 3;
+  history.Add(commit);
+  commit.decision.updates[0].clock = 0;
+  history.Add(commit);
+  CHECK(history.members.at(Incarnation(5)).clock == 4);
+}
+
 }  // namespace evenkeel::ps

@@ -17,6 +17,12 @@
 
 namespace evenkeel {
 
+// Of the worker of a committed update, which had `before`. The log says none where the chief had ended the worker
+// before its update committed; a machine that stops may lose that end, but not the commit: servers keep it.
+inline std::int64_t ClockAfter(const CommittedUpdate& update, std::int64_t before) {
+  return update.clock > 0 ? update.clock : before + 1;
+}
+
 class LogHistory {
  public:
   struct Member {

@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -28,6 +29,8 @@
 #include "evenkeel/core/log.h"
 #include "evenkeel/protocol/layout.h"
 #include "evenkeel/protocol/messages.h"
+#include "evenkeel/ps/held_pulls.h"
+#include "evenkeel/ps/set_index.h"
 
 namespace evenkeel::ps {
 
@@ -147,9 +150,9 @@ struct StageAnswer {
 struct ServerOptions {
   std::string name;       // "ps:0"
   std::string spec_hash;  // 64 hex digits
-  std::size_t max_sessions = 4096;
+  std::size_t max_sessions = 1 << 14;
   std::size_t max_held_pulls = 16;  // a session
-  std::size_t max_sets = 4096;
+  std::size_t max_sets = 1 << 14;
   std::size_t max_future_decisions = 256;
   std::size_t max_kept_decisions = 1 << 16;
   std::size_t max_remembered = 1 << 16;  // finished updates, fenced incarnations
@@ -226,18 +229,12 @@ class Server {
     enum class State { kWaiting, kNorms, kAnswered };
     std::uint32_t attempt = 0;
     std::vector<UpdateId> updates;
+    std::size_t missing = 0;  // of them, that have not become complete here since it was ordered
     State state = State::kWaiting;
     std::vector<BlockNorm> norms;
   };
-  struct HeldPull {
-    std::uint64_t request = 0;
-    Incarnation incarnation;
-    Version at_least;
-    TimePoint deadline;
-  };
   struct Session {
     Incarnation incarnation;
-    std::vector<HeldPull> pulls;
   };
   struct InFlight {
     Version version;
@@ -298,7 +295,8 @@ class Server {
   std::string DifferenceFromSealed(const Decision& decision) const;
   void CheckSet(SetNumber number, SealSet& set);
   void AnswerSeal(SetNumber number, const SealSet& set);
-  void EraseFinishedSets();
+  void EraseFinishedSets(const std::vector<UpdateId>& finished);
+  void ClearSets();
 
   // server_worker.cc
   struct Refusal {
@@ -313,6 +311,7 @@ class Server {
   void OnFetch(SessionId session, const Envelope& envelope, const Fetch& fetch);
   void OnPull(SessionId session, const Envelope& envelope, const Pull& pull, TimePoint now);
   void ServeHeldPulls();
+  void EraseSession(SessionId session);
   bool OpenStaging(SessionId session, Worker& worker, const Stage& stage);
   std::optional<StageWrite> Receive(SessionId session, Worker& worker, const Stage& stage);
   void TryComplete(Worker& worker);
@@ -373,13 +372,17 @@ class Server {
   absl::flat_hash_set<Incarnation> fenced_;
   std::deque<Incarnation> fenced_order_;
   std::vector<Slot> slots_;
+  std::set<StageSlot> free_slots_;
   std::deque<PendingAck> pending_acks_;
   std::map<SessionId, Session> sessions_;
+  absl::flat_hash_map<Incarnation, SessionId> session_of_;
+  HeldPulls held_pulls_;
 
   // Updates.
   absl::flat_hash_map<UpdateId, bool> finished_;  // true: decided, false: dropped
   std::deque<UpdateId> finished_order_;
   std::map<SetNumber, SealSet> sets_;
+  SetIndex sets_of_;
   std::deque<NormsInFlight> norms_in_flight_;
 
   // Decisions.

@@ -20,20 +20,25 @@ constexpr std::int64_t kMaxEvents = 4'000'000;
 // What befalls a job. Machines are "chief", "ps:0", "worker:3". A fault whose machine has no process at that moment
 // does nothing, so that any part of a list of faults is a list of faults.
 enum class FaultKind : std::uint8_t {
-  kKill,             // node: its connections break at once; a worker is started again after `for_ms`, unless that is 0
+  kKill,             // node: its connections break at once; a worker is started again after `for_ms`, unless that is 0;
+                     // a server that is looked after, not before that
   kVanish,           // node: as a lost machine: only keepalive tells its peers; else as kKill
   kPause,            // node stands still for `for_ms` (SIGSTOP); a chief with share 1 then ticks before it reads
-  kLeave,            // node, a worker, leaves in order
-  kJoin,             // node, a worker's name: a process starts, also beside a living one of the same name
+  kLeave,            // node, a worker or a server, has a SIGTERM and leaves in order
+  kJoin,             // node, a worker's name: a process starts, also beside a living one of the same name; a server's: a
+                     // process starts where none lives, and is looked after from then on
   kBreak,            // the connections between node and peer; undelivered messages of either direction may be lost
   kPartition,        // nothing from node reaches peer for `for_ms`; no connection is seen to break
   kSlow,             // messages from node to peer take up to `for_ms` longer each, for ten times as long
-  kReconnect,        // node opens a second stream to the chief, while the first one is open
+  kReconnect,        // node opens a second stream to the chief, while the first one is open; a server with share 1 does
+                     // so in the middle of its next decision
   kManifestFailure,  // the chief cannot write its next manifest
   kSnapshotFailure,  // node, a server, cannot write its next snapshot
   kStop,             // SIGTERM to the chief; the job is started again later
   kCrashChief,       // the chief alone dies and is started again after `for_ms`; `share` of its unsynced log is lost
   kCrashAll,         // every process dies; the chief's disk as above
+  kDrain,            // `evenkeel drain node`
+  kScale,            // `evenkeel scale --ps count`; servers that lack for it are started after `for_ms`
 };
 const char* ToString(FaultKind kind);
 
@@ -43,6 +48,7 @@ struct Fault {
   std::string node, peer;
   std::int64_t for_ms = 0;
   double share = 0;  // [0, 1]
+  std::int64_t count = 0;
   friend bool operator==(const Fault&, const Fault&) = default;
 };
 std::string ToString(const Fault& fault);
@@ -58,6 +64,8 @@ struct Scenario {
   std::int64_t step_us = 0;             // what a step costs beside that
   std::int64_t delay_us = 0;            // usual delay of a message
   double slow_stages = 0;               // share of stages whose payload is still being copied for a while
+  std::int64_t work_us = 800;           // what each piece of a server's work takes
+  std::int64_t move_us = 0;             // what a piece of a server's state takes to another, and to adopt all of it
   std::vector<Fault> faults;            // ascending by time
   bool keeps_workers = true;            // workers_min processes at least, as somebody who wants the job to end would
   std::int64_t ends_at_ms = 0;          // SIGTERM to the chief, for good; 0: the job trains to its end
@@ -80,6 +88,7 @@ struct Verdict {
   std::int64_t dropped = 0;  // updates
   std::int64_t starts = 0;   // of the chief
   std::int64_t fenced = 0;   // workers
+  std::int64_t moves = 0;    // to another layout, between two commits
 
   // Samples of the commits that survive, and all whose gradient a worker computed: a sample counts as computed when its
   // update's computing ended, whatever became of the update; one whose worker was killed, left, or was told of the

@@ -367,6 +367,19 @@ TEST_CASE("a snapshot begins after its decision and before the next", "[ps]") {
   CHECK_THAT(c.ToChief<SnapshotDone>().back().error, Contains("moved on"));
 }
 
+TEST_CASE("asked again for a snapshot that failed, a server that has moved on says why it failed", "[ps]") {
+  Conversation c;
+  c.SetUp();
+  c.StageAll(10, Update(10, 1));
+  c.Chief(Seal{SetNumber(1), 0, {Update(10, 1)}});
+  c.Chief(Snapshot{At(0), "folder", "file"});
+  c.Take(c.server.OnSnapshotWritten({.version = At(0), .file = "file", .error = "no space is left"}, c.now));
+  c.Chief(c.Decide(1, 1, {Update(10, 1)}));
+  c.Chief(Snapshot{At(0), "folder", "file"});
+  REQUIRE(c.ToChief<SnapshotDone>().size() == 2);
+  CHECK(c.ToChief<SnapshotDone>()[1].error == "no space is left");
+}
+
 TEST_CASE("a new generation voids stages, pulls and decisions, and members survive", "[ps]") {
   Conversation c;
   c.SetUp();

@@ -41,6 +41,20 @@ class AcceptsStale final : public Interposer {
   }
 };
 
+// A server gives another one, which prepares a place, the parameters from before its newest decision.
+class GivesFormerVersion final : public Interposer {
+ public:
+  bool GivesFormer(std::uint32_t) override { return true; }
+};
+
+// A chief takes a server that could not prepare its place for one that is ready.
+class TakesFailedForReady final : public Interposer {
+ public:
+  void BeforeChief(std::vector<std::pair<SessionId, Message>>& messages) override {
+    if (auto* prepared = std::get_if<Prepared>(&messages.front().second.body)) prepared->error.clear();
+  }
+};
+
 // A chief counts the servers' reports, and not who sent them: one that comes again counts for another server.
 class CountsArrivals final : public Interposer {
  public:

@@ -49,6 +49,14 @@ TEST_CASE("a chief that counts arrivals instead of identities is caught", "[sim]
   RequireCaught<CountsArrivals>("was not sealed");
 }
 
+TEST_CASE("a server that gives a former version to one that prepares a place is caught", "[sim]") {
+  RequireCaught<GivesFormerVersion>("fetched");
+}
+
+TEST_CASE("a layout that begins before all have prepared it is caught", "[sim]") {
+  RequireCaught<TakesFailedForReady>("was not prepared");
+}
+
 TEST_CASE("a failing list of faults shrinks to fewer that fail", "[sim]") {
   std::string how;
   const Scenario scenario = MakeScenario(FirstCaught<AppliesTwice>(&how));

@@ -6,7 +6,7 @@
 namespace evenkeel::sim {
 
 TEST_CASE("a thousand seeds break no invariant", "[sim]") {
-  std::int64_t commits = 0, starts = 0, fenced = 0;
+  std::int64_t commits = 0, starts = 0, fenced = 0, moves = 0;
   for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
     const Verdict verdict = Simulate(MakeScenario(seed));
     INFO("evenkeel simulate --seed " << seed << ": " << verdict.broken);
@@ -14,11 +14,13 @@ TEST_CASE("a thousand seeds break no invariant", "[sim]") {
     commits += verdict.commits;
     starts += verdict.starts;
     fenced += verdict.fenced;
+    moves += verdict.moves;
   }
   // They meet what they are for.
   CHECK(commits > 20'000);
   CHECK(starts > 1200);
   CHECK(fenced > 1000);
+  CHECK(moves > 300);
 }
 
 TEST_CASE("the same seed gives the same trace, another seed another", "[sim]") {
@@ -32,7 +34,7 @@ TEST_CASE("the same seed gives the same trace, another seed another", "[sim]") {
 }
 
 TEST_CASE("seeds draw every kind of fault, dozens each", "[sim]") {
-  std::vector<int> kinds(14);
+  std::vector<int> kinds(16);
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     const Scenario scenario = MakeScenario(seed);
     CHECK(scenario.faults.size() >= 24);
@@ -56,12 +58,69 @@ TEST_CASE("a list of faults comes back from its file", "[sim]") {
 
 TEST_CASE("a wrong list of faults names the entry and the field", "[sim]") {
   auto error = [](const char* json) { return std::string(FaultsFromJson(json, "f.json").status().message()); };
+  CHECK_THAT(error(R"([{"kind": "scale", "count": -1}])"), Catch::Contains("fault 0: 'count': -1"));
   CHECK(error("{") == "f.json: not a JSON list of faults");
   CHECK_THAT(error(R"([{"kind": "pause"}, {"kind": "paws"}])"), Catch::Contains("fault 1: kind is \"paws\""));
   CHECK_THAT(error(R"([{"kind": "kill", "share": 2}])"), Catch::Contains("fault 0: 'share': 2"));
   CHECK_THAT(error(R"([{"kind": "kill", "at_ms": -1}])"), Catch::Contains("fault 0: 'at_ms': -1"));
   CHECK_THAT(error(R"([{"at_ms": 1}])"), Catch::Contains("fault 0: kind is null"));
   CHECK(FaultsFromJson("[]", "f.json")->empty());
+}
+
+namespace {
+
+// Three servers, two workers, nothing but what a test lets happen.
+Scenario ThreeServers(std::vector<Fault> faults) {
+  Scenario scenario;
+  scenario.servers = 3;
+  scenario.workers = 2;
+  scenario.samples = 4000;
+  scenario.tensor_floats = {160, 90};
+  scenario.sample_us = {500};
+  scenario.step_us = 10'000;
+  scenario.delay_us = 200;
+  scenario.overrides = {"train.epochs=1",
+                        "train.global_batch_size=16",
+                        "train.bucket_bytes=256",
+                        "train.optimizer.adam={}",
+                        "checkpoint.every_commits=20",
+                        "membership.lease_ms=1000",
+                        "membership.renew_ms=200",
+                        "membership.ps_timeout_ms=10000",
+                        "membership.ps_replacement_timeout_ms=2000",
+                        "membership.join_timeout_ms=2000",
+                        "membership.drain_ms=4000"};
+  scenario.faults = std::move(faults);
+  return scenario;
+}
+
+}  // namespace
+
+TEST_CASE("servers leave, are drained, added and taken away, and no commit is trained again", "[sim]") {
+  const Verdict verdict = Simulate(ThreeServers({{.at_ms = 300, .kind = FaultKind::kLeave, .node = "ps:1"},
+                                                 {.at_ms = 700, .kind = FaultKind::kDrain, .node = "ps:0"},
+                                                 {.at_ms = 1100, .kind = FaultKind::kScale, .for_ms = 50, .count = 4},
+                                                 {.at_ms = 1800, .kind = FaultKind::kScale, .count = 2}}));
+  CHECK(verdict.broken == "");
+  CHECK(verdict.moves == 4);
+  CHECK(verdict.commits == 250);
+}
+
+TEST_CASE("a server that stands by takes the place of one that leaves", "[sim]") {
+  const Verdict verdict = Simulate(ThreeServers({{.at_ms = 300, .kind = FaultKind::kJoin, .node = "ps:3"},
+                                                 {.at_ms = 700, .kind = FaultKind::kLeave, .node = "ps:1"}}));
+  CHECK(verdict.broken == "");
+  CHECK(verdict.moves == 1);
+  CHECK(verdict.commits == 250);
+}
+
+TEST_CASE("a lost server that does not come back in time is gone on without", "[sim]") {
+  // The machine comes back after 8 s; without it the job ends before.
+  const Verdict verdict =
+      Simulate(ThreeServers({{.at_ms = 500, .kind = FaultKind::kKill, .node = "ps:2", .for_ms = 8000}}));
+  CHECK(verdict.broken == "");
+  CHECK(verdict.commits > 250);
+  CHECK(verdict.at_ms < 8000);
 }
 
 TEST_CASE("without faults a job commits every sample and nobody is fenced", "[sim]") {

@@ -1,0 +1,119 @@
+// A list of faults as JSON, and as text.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "evenkeel/sim/simulation.h"
+#include "nlohmann/json.hpp"
+
+namespace evenkeel::sim {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct KindName {
+  FaultKind kind;
+  const char* name;
+};
+constexpr std::array<KindName, 16> kKinds = {{{FaultKind::kKill, "kill"},
+                                              {FaultKind::kVanish, "vanish"},
+                                              {FaultKind::kPause, "pause"},
+                                              {FaultKind::kLeave, "leave"},
+                                              {FaultKind::kJoin, "join"},
+                                              {FaultKind::kBreak, "break"},
+                                              {FaultKind::kPartition, "partition"},
+                                              {FaultKind::kSlow, "slow"},
+                                              {FaultKind::kReconnect, "reconnect"},
+                                              {FaultKind::kManifestFailure, "manifest_failure"},
+                                              {FaultKind::kSnapshotFailure, "snapshot_failure"},
+                                              {FaultKind::kStop, "stop"},
+                                              {FaultKind::kCrashChief, "crash_chief"},
+                                              {FaultKind::kCrashAll, "crash_all"},
+                                              {FaultKind::kDrain, "drain"},
+                                              {FaultKind::kScale, "scale"}}};
+
+constexpr std::int64_t kMaxMs = 1'000'000'000;
+constexpr std::uint64_t kMaxCount = 1'000'000;
+
+}  // namespace
+
+const char* ToString(FaultKind kind) {
+  for (const KindName& entry : kKinds) {
+    if (entry.kind == kind) return entry.name;
+  }
+  return "unknown";
+}
+
+std::string ToString(const Fault& fault) {
+  return absl::StrCat("at ", fault.at_ms, " ms ", ToString(fault.kind), fault.node.empty() ? "" : " ", fault.node,
+                      fault.peer.empty() ? "" : " ", fault.peer,
+                      fault.for_ms == 0 ? "" : absl::StrCat(" for ", fault.for_ms, " ms"),
+                      fault.share == 0 ? "" : absl::StrCat(" share ", fault.share),
+                      fault.count == 0 ? "" : absl::StrCat(" count ", fault.count));
+}
+
+std::string FaultsToJson(const std::vector<Fault>& faults) {
+  Json list = Json::array();
+  for (const Fault& fault : faults) {
+    Json entry{{"at_ms", fault.at_ms}, {"kind", ToString(fault.kind)}};
+    if (!fault.node.empty()) entry["node"] = fault.node;
+    if (!fault.peer.empty()) entry["peer"] = fault.peer;
+    if (fault.for_ms != 0) entry["for_ms"] = fault.for_ms;
+    if (fault.share != 0) entry["share"] = fault.share;
+    if (fault.count != 0) entry["count"] = fault.count;
+    list.push_back(std::move(entry));
+  }
+  std::string text = "[";
+  for (std::size_t i = 0; i < list.size(); ++i) absl::StrAppend(&text, i == 0 ? "\n " : ",\n ", list[i].dump());
+  return text + "\n]\n";
+}
+
+absl::StatusOr<std::vector<Fault>> FaultsFromJson(std::string_view json, std::string_view origin) {
+  auto wrong = [&](std::size_t entry, std::string what) {
+    return absl::InvalidArgumentError(absl::StrCat(std::string(origin), ": fault ", entry, ": ", what));
+  };
+  const Json list = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!list.is_array()) {
+    return absl::InvalidArgumentError(absl::StrCat(std::string(origin), ": not a JSON list of faults"));
+  }
+  std::vector<Fault> faults;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!list[i].is_object()) return wrong(i, "not an object");
+    Fault fault;
+    bool known_kind = false;
+    for (const auto& [key, value] : list[i].items()) {
+      if (key == "at_ms" && value.is_number_unsigned()) {
+        fault.at_ms = value.get<std::int64_t>();
+      } else if (key == "for_ms" && value.is_number_unsigned()) {
+        fault.for_ms = value.get<std::int64_t>();
+      } else if (key == "count" && value.is_number_unsigned() && value.get<std::uint64_t>() <= kMaxCount) {
+        fault.count = value.get<std::int64_t>();
+      } else if (key == "share" && value.is_number() && value.get<double>() >= 0 && value.get<double>() <= 1) {
+        fault.share = value.get<double>();
+      } else if (key == "node" && value.is_string()) {
+        fault.node = value.get<std::string>();
+      } else if (key == "peer" && value.is_string()) {
+        fault.peer = value.get<std::string>();
+      } else if (key == "kind" && value.is_string()) {
+        for (const KindName& entry : kKinds) {
+          if (value.get<std::string>() != entry.name) continue;
+          fault.kind = entry.kind;
+          known_kind = true;
+        }
+      } else {
+        return wrong(i, absl::StrCat("'", key, "': ", value.dump(),
+                                     " does not fit; fields are at_ms, kind, node, peer, for_ms, share, count"));
+      }
+    }
+    if (!known_kind) return wrong(i, absl::StrCat("kind is ", list[i].value("kind", Json()).dump()));
+    if (std::max(fault.at_ms, fault.for_ms) > kMaxMs || std::min(fault.at_ms, fault.for_ms) < 0) {
+      return wrong(i, absl::StrCat("a time is above ", kMaxMs, " ms"));
+    }
+    faults.push_back(std::move(fault));
+  }
+  std::stable_sort(faults.begin(), faults.end(), [](const Fault& a, const Fault& b) { return a.at_ms < b.at_ms; });
+  return faults;
+}
+
+}  // namespace evenkeel::sim
