@@ -2,7 +2,8 @@
 """What an event costs a job in BSP: the longest gap between two commits after it, over the median gap of the whole job.
 
 The same job has quiet stretches of the same length: their longest gap over the median says how much of a figure is the
-machine's own noise. Each event comes --rounds times; the table gives the median and the worst of them.
+machine's own noise. A worker that joins counts from its first update on: what its process takes to start it takes from the
+cores that all share here, but not where it has a machine of its own. Each event comes --rounds times; the table gives the median and the worst of them.
 
   ./dev bench event_cost [--rounds 5] [--workers 3] [--ps 2] [--json FILE]
 """
@@ -22,7 +23,9 @@ import harness  # noqa: E402
 
 LEASE_MS = 2000
 STRETCH_SECONDS = 4.0  # looked at after each event
+CALM_SECONDS = 0.5     # between asking for the status, which takes a process, and the event
 SETTLE_SECONDS = 2.0   # before the next one
+JOINER = "worker:0"
 LIMITS = {"worker SIGTERM": "2", "worker joins": "1.5", "worker kill -9": f"lease ({LEASE_MS} ms) + 2 steps",
           "server SIGTERM": "5", "server added": "5", "server kill -9": "3 s + the recomputed commits", "quiet": ""}
 EVENTS = ("quiet", "worker SIGTERM", "worker joins", "worker kill -9", "server SIGTERM", "server added", "server kill -9")
@@ -38,7 +41,7 @@ class Bench:
                           "--set", "membership.renew_ms=400", "--set", f"checkpoint.every_seconds={options.checkpoint_seconds:g}"]
         self.experiment = os.path.join(ROOT, "configs", "experiments", options.experiment + ".json")
         self.running = {}
-        self.marks = []  # (event, generation and commit that it came after)
+        self.marks = []  # (event, generation and commit before it, seconds from that commit to it)
 
     def start(self, task):
         self.running[task] = self.job.role(task, self.cluster, *self.arguments, experiment=self.experiment)
@@ -73,7 +76,9 @@ class Bench:
 
     def mark(self, event):
         status = self.status()
-        self.marks.append((event, status["generation"], status["commit"]))
+        asked = time.monotonic()
+        time.sleep(CALM_SECONDS)
+        self.marks.append((event, status["generation"], status["commit"], time.monotonic() - asked))
 
     def act(self, event):
         workers = self.options.workers
@@ -84,9 +89,9 @@ class Bench:
             time.sleep(SETTLE_SECONDS)
         self.mark(event)
         if event == "worker SIGTERM":
-            self.running["worker:0"].popen.send_signal(signal.SIGTERM)
+            self.running[JOINER].popen.send_signal(signal.SIGTERM)
         elif event == "worker joins":
-            self.start("worker:0")
+            self.start(JOINER)
         elif event == "worker kill -9":
             self.running["worker:1"].popen.kill()
         elif event == "server SIGTERM":
@@ -99,6 +104,9 @@ class Bench:
             self.running[last].wait()
             self.start(last)
         time.sleep(STRETCH_SECONDS)  # the stretch that is looked at, not a wait for something
+        if event == "worker joins":
+            self.await_training(workers)
+            time.sleep(STRETCH_SECONDS)
         if event == "worker kill -9":
             self.start("worker:1")
         if event == "server SIGTERM":
@@ -113,6 +121,7 @@ class Bench:
         names = ["chief:0", *(f"ps:{i}" for i in range(self.options.ps)), *(f"worker:{i}" for i in range(self.options.workers))]
         for name in names:
             self.start(name)
+        self.running["chief:0"].wait_for("describes the model")
         self.await_training(self.options.workers)
         time.sleep(SETTLE_SECONDS)
         for _ in range(self.options.rounds):
@@ -130,8 +139,13 @@ def judge(rows, marks):
     gaps = [b[2] - a[2] for a, b in zip(times, times[1:])]
     median = statistics.median(gaps)
     found = []
-    for event, generation, commit in marks:
+    for event, generation, commit, later in marks:
         at = next(i for i, (g, c, _) in enumerate(times) if (g, c) >= (generation, commit))
+        begin = times[at][2] + later
+        while times[at + 1][2] < begin:
+            at += 1
+        if event == "worker joins":
+            at = next(i for i in range(at + 1, len(rows)) if JOINER in rows[i]["workers"]) - 1
         end = times[at][2] + STRETCH_SECONDS
         stretch = [b[2] - a[2] for a, b in zip(times[at:], times[at + 1:]) if a[2] < end]
         found.append((event, max(stretch)))

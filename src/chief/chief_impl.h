@@ -105,6 +105,7 @@ struct Chief::Impl {
   void OnRenew(SessionId session, const Envelope& envelope, const Renew& renew);
   double WeightOf(const std::string& worker) const;
   std::size_t ListedPlace(const std::string& worker) const;
+  std::int64_t ExpectedBatch(const WorkerState& worker) const;
   void WelcomeWorker(const WorkerState& worker);
   void ResumeWorkerSession(const WorkerState& worker);
   void AdmitReady();

@@ -119,7 +119,7 @@ void Chief::Impl::OnSnapshotDone(ServerState& server, const SnapshotDone& done) 
     // Only now: a server that still writes could not take the next one.
     const std::string text = std::move(checkpoint->failure);
     checkpoint.reset();
-    if (phase == Phase::kEnding) return Fail(absl::InternalError(text));
+    if (phase == Phase::kEnding && done.version == version()) return Fail(absl::InternalError(text));
     return Say(text, LogLevel::kError);
   }
   for (const auto& part : checkpoint->parts) checkpoint->manifest.parts.push_back(*part);
@@ -135,7 +135,7 @@ void Chief::Impl::ManifestWritten(Version at, const absl::Status& status) {
   checkpoint.reset();
   if (!status.ok()) {
     const std::string text = absl::StrCat("checkpoint ", CheckpointName(at), ": ", status.message());
-    if (phase == Phase::kEnding) return Fail(absl::InternalError(text));
+    if (phase == Phase::kEnding && at == version()) return Fail(absl::InternalError(text));
     return Say(text, LogLevel::kError);
   }
   AppendLog(CheckpointRecord{at});

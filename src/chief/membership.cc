@@ -1,5 +1,7 @@
 // Which workers take part: joins, admissions, leases, fences.
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -212,6 +214,23 @@ double Chief::Impl::WeightOf(const std::string& worker) const {
   return 1;
 }
 
+// What its first ticket may have, by what is known before it is ready; about.
+std::int64_t Chief::Impl::ExpectedBatch(const WorkerState& worker) const {
+  const std::size_t members = first_grant_done ? static_cast<std::size_t>(workers.training()) + (worker.rank ? 0 : 1)
+                                               : std::max(options.listed_workers.size(), workers.size());
+  const auto mean = [](const auto& list) {
+    return std::accumulate(list.begin(), list.end(), 0.0) / static_cast<double>(list.size());
+  };
+  double share = 1 / static_cast<double>(std::max<std::size_t>(members, 1));
+  if (!options.batch_sizes.empty()) {
+    share *= worker.weight / mean(options.batch_sizes);
+  } else if (!options.experiment.batching.speeds.empty()) {
+    share *= worker.weight / mean(options.experiment.batching.speeds);
+  }
+  const double total = static_cast<double>(options.experiment.train.global_batch_size);
+  return std::max<std::int64_t>(1, std::llround(total * std::min(share, 1.0)));
+}
+
 void Chief::Impl::WelcomeWorker(const WorkerState& worker) {
   Welcome welcome{worker.incarnation,
                   job_id,
@@ -223,6 +242,7 @@ void Chief::Impl::WelcomeWorker(const WorkerState& worker) {
                   options.experiment.train.bucket_bytes,
                   options.experiment.train.seed};
   welcome.servers = ServerAddresses();
+  welcome.likely_samples = ExpectedBatch(worker);
   Send(worker.session, std::move(welcome));
 }
 

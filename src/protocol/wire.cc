@@ -216,6 +216,7 @@ void Map(D& d, In<D, Welcome> m, Out<D, pb::Welcome> p) {
   EK_LIST(tensors);
   EK_VALUE(bucket_bytes);
   EK_VALUE(seed);
+  EK_VALUE(likely_samples);
 }
 template <class D>
 void Map(D& d, In<D, Admitted> m, Out<D, pb::Admitted> p) {

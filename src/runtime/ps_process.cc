@@ -128,18 +128,17 @@ void PsProcess::Do(ps::RejoinChief action) {
   if (chief) chief->Close();
 }
 
+std::optional<PsProcess::Serving> PsProcess::ServingTo(SessionId session) {
+  MutexLock lock(mutex_);
+  const auto it = sessions_.find(session);
+  if (it == sessions_.end()) return std::nullopt;
+  return Serving{it->second, shard_, server_.MakeEnvelope()};
+}
+
 void PsProcess::Do(ps::ServePull action) {
-  std::shared_ptr<Stream> stream;
-  std::shared_ptr<ps::Shard> shard;
-  Envelope envelope;
-  {
-    MutexLock lock(mutex_);
-    auto it = sessions_.find(action.session);
-    if (it == sessions_.end()) return;
-    stream = it->second;
-    shard = shard_;
-    envelope = server_.MakeEnvelope();
-  }
+  const std::optional<Serving> serving = ServingTo(action.session);
+  if (!serving) return;
+  const auto& [stream, shard, envelope] = *serving;
   if (!shard) {
     (void)stream->Send({envelope, Refuse{.message = absl::StrCat(options_.name, ": pull ", action.request,
                                                                  " came while the parameters were replaced")}});

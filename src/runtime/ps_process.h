@@ -91,6 +91,13 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   void Run(const ps::DropPrepared& work) ABSL_LOCKS_EXCLUDED(mutex_);
   void Run(const ps::AdoptPrepared& work) ABSL_LOCKS_EXCLUDED(mutex_);
   void Run(const ps::ServeFetch& work) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What a session is served from; nullopt: it is over.
+  struct Serving {
+    std::shared_ptr<Stream> stream;
+    std::shared_ptr<ps::Shard> shard;  // null while the place changes
+    Envelope envelope;
+  };
+  std::optional<Serving> ServingTo(SessionId session) ABSL_LOCKS_EXCLUDED(mutex_);
   static absl::Status CopyOwn(const ps::Shard& from, ps::Shard& to, const std::vector<ps::Shard::MovePiece>& pieces);
   void Forget(std::uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);  // what was prepared; 0: whatever it is
   std::shared_ptr<ps::Shard> shard() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -71,18 +71,9 @@ void PsProcess::Run(const ps::AdoptPrepared& work) {
 
 // A copy, because the next step may change slots while the transport still sends.
 void PsProcess::Run(const ps::ServeFetch& work) {
-  std::shared_ptr<Stream> stream;
-  std::shared_ptr<ps::Shard> memory;
-  Envelope envelope;
-  {
-    MutexLock lock(mutex_);
-    auto it = sessions_.find(work.session);
-    if (it == sessions_.end()) return;
-    stream = it->second;
-    memory = shard_;
-    envelope = server_.MakeEnvelope();
-  }
-  if (!memory) return;
+  const std::optional<Serving> serving = ServingTo(work.session);
+  if (!serving || !serving->shard) return;
+  const auto& [stream, memory, envelope] = *serving;
   auto floats = std::make_shared<std::vector<float>>();
   for (const PositionRange& range : work.fetch.ranges) {
     const auto source = memory->Range(work.fetch.array, range.begin, range.end);

@@ -105,8 +105,10 @@ void ServerProcess::Finish(const ps::AdoptPrepared& work) {
   const std::optional<std::uint64_t> fingerprint = FingerprintOf(*prepared_);
   if (!fingerprint) return;
   shard_ = Shard{prepared_->order.place, work.version, *fingerprint, *fingerprint, {}};
+  Invariants::Held held = HeldNow();
+  held.term = prepared_->order.envelope.term;  // a newer chief, whose log may have lost the layout, may be obeyed already
   Forget(work.number);
-  environment_.invariants.ServerAdopts(index_, HeldNow());
+  environment_.invariants.ServerAdopts(index_, held);
   Perform(server_->OnConfigured(work.version, absl::OkStatus(), now()));
 }
 

@@ -225,6 +225,7 @@ absl::Status Worker::Connect() {
   }
   EK_RETURN_IF_ERROR(Divide(welcome));
   EK_RETURN_IF_ERROR(TimeMyself());
+  EK_RETURN_IF_ERROR(WarmUp(welcome.likely_samples));
   return WaitFor("the servers", kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stop_asked_ || AllUp(); });
 }
 

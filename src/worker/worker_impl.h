@@ -1,4 +1,4 @@
-// A worker's state and its parts: worker.cc (messages, connections, the loop) · worker_step.cc (pull, compute, stage) ·
+// A worker's state and its parts: worker.cc (messages, connections, the loop) · warm_up.cc · worker_step.cc (pull, compute, stage) ·
 // worker_lives.cc (leaving, and joining again after a fence).
 #pragma once
 
@@ -43,6 +43,7 @@ class Worker {
   // --- the step loop's thread
   absl::Status OpenModel();
   absl::Status Connect();
+  absl::Status WarmUp(std::int64_t samples);
   absl::Status Loop();
   absl::Status Step(const Ticket& ticket);
   absl::Status PullParameters(const Ticket& ticket, double* seconds);
@@ -99,6 +100,7 @@ class Worker {
   std::string job_id_;                      // that the lives before this one belonged to
   int fruitless_lives_ = 0;
   std::optional<Backoff> rejoin_backoff_;
+  std::int64_t warm_samples_ = 0;  // the model has computed a batch of so many
   std::vector<std::uint64_t> row_keys_;
   CsrView sparse_;
   SelfTiming timing_;        // of this life

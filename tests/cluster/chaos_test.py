@@ -1,9 +1,9 @@
-"""Chaos: workers, servers and the chief of a real job are killed, paused, told to leave, cut off and joined by others, one event every
-one to three seconds. The job has to finish, each epoch's samples have to be exact, a replay of the log has to agree, and
+"""Chaos: workers, servers and the chief of a real job are killed, paused, told to leave, cut off and joined by others, one
+event every one to three seconds. The job has to finish, each epoch's samples have to be exact, a replay of the log has to agree, and
 nothing may be left running.
 
 As a test it runs a short while in each sync mode. By hand: chaos_test.py --bin DIR --source DIR --seconds 120 [--mode bsp]
-[--seed N] [--chief-kills 2] [--server-kills 2].
+[--seed N] [--chief-kills 2] [--server-kills 2] [--server-moves 3].
 """
 import argparse
 import collections
@@ -172,6 +172,21 @@ class Chaos:
         self.events["kill " + name.split(":")[0]] += 1
         self.log(f"kill {name}")
 
+    def move(self, name):
+        """A server is told to leave; it comes back, stands by and takes part again."""
+        if not self.alive(name) or name in self.told:
+            return
+        self.told.add(name)
+        self.send(name, signal.SIGTERM)
+        self.events["move"] += 1
+        self.log(f"term {name}")
+        self.later.append((time.monotonic() + 5, self.scale))
+
+    def scale(self):
+        answer = subprocess.run([os.path.join(self.job.bin, "evenkeel"), "scale", "--ps", str(self.options.ps), "--chief",
+                                 self.cluster["cluster"]["chief"][0]], capture_output=True, text=True)
+        self.log(f"scale: {(answer.stdout + answer.stderr).strip()}")
+
     def supervise(self):
         """Starts again what is listed and ended, a moment later."""
         now = time.monotonic()
@@ -205,11 +220,12 @@ class Chaos:
         self.processes["chief:0"].wait_for("admitted with rank 0", 60)
         self.log("training")
         end = time.monotonic() + options.seconds
-        for kind, count in (("chief", options.chief_kills), ("ps", options.server_kills)):
+        for kind, count, do in (("chief", options.chief_kills, self.strike), ("ps", options.server_kills, self.strike),
+                                ("ps", options.server_moves, self.move)):
             for _ in range(count):
                 name = "chief:0" if kind == "chief" else f"ps:{self.rng.randrange(options.ps)}"
                 self.later.append((time.monotonic() + self.rng.uniform(0.1, 0.8) * options.seconds,
-                                   lambda name=name: self.strike(name)))
+                                   lambda name=name, do=do: do(name)))
         next_event = time.monotonic() + self.rng.uniform(1, 3)
         give_up = end + options.patience
         while not self.supervise():
@@ -224,7 +240,8 @@ class Chaos:
             time.sleep(0.05)  # how often this program looks at its children
         self.log(f"the job is over; events: {dict(self.events)}")
         for when, what in self.later:
-            what()
+            if what != self.scale:
+                what()
         early = time.monotonic() < end
         self.settle()
         return early
@@ -278,7 +295,7 @@ class Chaos:
 
 
 def play(job, **changes):
-    settings = dict(seconds=8, epochs=6, mode="bsp", seed=1, ps=2, workers=4, chief_kills=0, server_kills=0, patience=240)
+    settings = dict(seconds=8, epochs=6, mode="bsp", seed=1, ps=2, workers=4, chief_kills=0, server_kills=0, server_moves=0, patience=240)
     options = argparse.Namespace(**{**settings, **changes})
     print(f"  {options.mode}, seed {options.seed}, {options.seconds} s", flush=True)
     network = make_network(options.workers)
@@ -304,7 +321,7 @@ def test_asp(job):
 
 
 def test_ssp(job):
-    play(job, mode="ssp", chief_kills=1)
+    play(job, mode="ssp", chief_kills=1, server_moves=1)
 
 
 def by_hand():
@@ -319,6 +336,7 @@ def by_hand():
     parser.add_argument("--ps", type=int, default=2)
     parser.add_argument("--chief-kills", type=int, default=0)
     parser.add_argument("--server-kills", type=int, default=0)
+    parser.add_argument("--server-moves", type=int, default=0, help="so often a server leaves, comes back and takes part")
     options = parser.parse_args()
     for mode in options.mode or MODES:
         job = harness.Job(options)

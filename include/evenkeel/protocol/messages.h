@@ -149,6 +149,7 @@ struct Welcome {
   std::vector<TensorSpec> tensors;
   std::int64_t bucket_bytes = 0;
   std::uint64_t seed = 0;
+  std::int64_t likely_samples = 0;  // of its first batch, about; 0: not known
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 

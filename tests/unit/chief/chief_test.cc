@@ -352,6 +352,27 @@ TEST_CASE("without a final score in time the job ends and says so", "[chief]") {
                       [](const std::string& line) { return absl::StrContains(line, "final score"); }));
 }
 
+TEST_CASE("a checkpoint that fails while training ends is not the last one", "[chief]") {
+  int ended_meanwhile = 0;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    FakeClusterOptions options;
+    options.seed = seed;
+    options.overrides = "train.sync.mode=asp train.max_commits=9 checkpoint.every_commits=7";
+    FakeCluster cluster(options);
+    cluster.FailSnapshot(CommitNumber(7));
+    REQUIRE(cluster.Run());
+    CHECK(cluster.end()->status.ok());
+    REQUIRE_FALSE(cluster.manifests().empty());
+    CHECK(cluster.manifests().back().version.commit == CommitNumber(9));
+    bool over = false;
+    for (const std::string& line : cluster.lines()) {
+      over |= absl::StrContains(line, "training is over");
+      ended_meanwhile += over && absl::StrContains(line, "no space is left");
+    }
+  }
+  CHECK(ended_meanwhile > 0);
+}
+
 TEST_CASE("a lost server rolls the job back to its last checkpoint; workers live on and samples stay exact",
           "[chief]") {
   const std::string mode = GENERATE("train.sync.mode=bsp", "train.sync.mode=asp");

@@ -319,7 +319,8 @@ void FakeCluster::ServerReceives(int index, const Message& message) {
   }
   if (const auto* snapshot = std::get_if<Snapshot>(&message.body)) {
     REQUIRE(snapshot->version.commit == server.version.commit);
-    reply(SnapshotDone{snapshot->version, snapshot->file, 100, 7, ""});
+    const bool fails = index == 0 && snapshot->version.commit == failing_snapshot_;
+    reply(SnapshotDone{snapshot->version, snapshot->file, 100, 7, fails ? "no space is left" : ""});
   }
 }
 

@@ -46,6 +46,8 @@ class FakeCluster {
   void AskServerToLeave(int index);  // SIGTERM
   // Of a server that prepares for a layout to come; "": it is ready.
   void SetPrepareError(std::string error) { prepare_error_ = std::move(error); }
+  // The first server cannot write its part of this commit's checkpoint.
+  void FailSnapshot(CommitNumber commit) { failing_snapshot_ = commit; }
   OrderReply Order(Body order);
   int StartWorker(const std::string& name);  // returns its index
   // The worker's next stage reports this many NaNs.
@@ -152,6 +154,7 @@ class FakeCluster {
   int poisoned_ = -1;
   double squared_sum_ = 1;
   std::string prepare_error_;
+  std::optional<CommitNumber> failing_snapshot_;
 };
 
 }  // namespace evenkeel
