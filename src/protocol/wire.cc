@@ -299,6 +299,7 @@ void Map(D& d, In<D, Configure> m, Out<D, pb::Configure> p) {
   EK_VALUE(restore);
   EK_MESSAGE(checkpoint);
   EK_MESSAGE(version);
+  EK_VALUE(measure_gradients);
 }
 template <class D>
 void Map(D& d, In<D, Continue> m, Out<D, pb::Continue> p) {
@@ -314,6 +315,7 @@ void Map(D& d, In<D, Prepare> m, Out<D, pb::Prepare> p) {
   EK_MESSAGE(optimizer);
   EK_LIST(sources);
   EK_MESSAGE(version);
+  EK_VALUE(measure_gradients);
 }
 template <class D>
 void Map(D& d, In<D, Abandon> m, Out<D, pb::Abandon> p) {
@@ -390,6 +392,7 @@ void Map(D& d, In<D, Applied> m, Out<D, pb::Applied> p) {
   EK_MESSAGE(version);
   EK_VALUE(hash);
   EK_VALUE(apply_seconds);
+  EK_VALUES(squared_sums);
 }
 template <class D>
 void Map(D& d, In<D, SnapshotDone> m, Out<D, pb::SnapshotDone> p) {

@@ -273,6 +273,7 @@ struct Configure {
   bool restore = false;
   Version checkpoint;  // restore: read this one; else commit 0 of the envelope's generation
   Version version;     // what to publish
+  bool measure_gradients = false;  // Applied tells their squared sums
   friend bool operator==(const Configure&, const Configure&) = default;
 };
 
@@ -287,6 +288,7 @@ struct Prepare {
   OptimizerSpec optimizer;
   std::vector<ServerAddress> sources;  // in the order of the layout that rules
   Version version;                     // that they hold
+  bool measure_gradients = false;
   friend bool operator==(const Prepare&, const Prepare&) = default;
 };
 
@@ -435,6 +437,9 @@ struct Applied {
   Version version;
   std::uint64_t hash = 0;
   double apply_seconds = 0;
+  // Where the place is to measure: of the gradient sums that this server holds, without statistics, one an update in the
+  // decision's order, then that of all of them together.
+  std::vector<double> squared_sums{};
   friend bool operator==(const Applied&, const Applied&) = default;
 };
 

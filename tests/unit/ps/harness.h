@@ -91,7 +91,7 @@ class Conversation {
       if (auto* a = std::get_if<ComputeNorms>(&action)) Take(server.OnNorms(a->set, a->attempt, {{0, 2.5}}, now));
       if (auto* a = std::get_if<PreparePlace>(&action)) Take(server.OnPrepared(a->number, prepared, now));
       if (auto* a = std::get_if<AdoptPrepared>(&action)) Take(server.OnConfigured(a->version, absl::OkStatus(), now));
-      if (auto* a = std::get_if<ApplyDecision>(&action)) Take(server.OnApplied(a->decision.version, 0.01, now));
+      if (auto* a = std::get_if<ApplyDecision>(&action)) Take(server.OnApplied(a->decision.version, 0.01, squared_sums, now));
     }
   }
 
@@ -179,6 +179,7 @@ class Conversation {
   std::uint64_t term = 1, generation = 1, layout = 1;
   std::uint64_t chain = 0;
   bool hold_memory = false;
+  std::vector<double> squared_sums;  // of every decision applied
   absl::Status prepared;  // how preparations end
   std::vector<Action> memory, done;
   std::vector<Message> chief;

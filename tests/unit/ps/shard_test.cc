@@ -81,6 +81,36 @@ TEST_CASE("norms are those of the summed gradient over the parameters", "[ps]") 
   }
 }
 
+TEST_CASE("applying tells the squared sums of each update and of all, without statistics, where the place says so",
+          "[ps]") {
+  std::vector<std::vector<double>> first;
+  for (std::uint32_t servers : {1u, 3u}) {
+    for (int threads : {1, 2}) {
+      Cluster cluster(servers, threads, AdamW(), true);
+      Cluster plain(servers, threads);
+      cluster.Step(1);
+      plain.Step(1);
+      CHECK(SameBits(cluster.Flat(), plain.Flat()));
+      CHECK(plain.squared_sums[0].empty());
+      std::vector<double> expected(4, 0.0), told(4, 0.0);
+      for (std::int64_t i = 0; i < cluster.layout->parameter_floats(); ++i) {
+        const float gradients[] = {Cluster::Gradient(1, 1, i), Cluster::Gradient(1, 0, i), Cluster::Gradient(1, 2, i)};
+        const double sum = gradients[0] + gradients[1] + gradients[2];
+        for (int s = 0; s < 3; ++s)
+          expected[static_cast<std::size_t>(s)] += static_cast<double>(gradients[s]) * gradients[s];
+        expected[3] += sum * sum;
+      }
+      for (const std::vector<double>& sums : cluster.squared_sums) {
+        REQUIRE(sums.size() == 4);
+        for (std::size_t i = 0; i < 4; ++i) told[i] += sums[i];
+      }
+      for (std::size_t i = 0; i < 4; ++i) CHECK(told[i] == Approx(expected[i]).epsilon(1e-6));
+      if (threads == 1) first = cluster.squared_sums;
+      CHECK(cluster.squared_sums == first);
+    }
+  }
+}
+
 // Writes the manifest of parts that were written, and opens it.
 CheckpointReader Reopen(Storage& storage, const Cluster& cluster, Version version, std::vector<PartInfo> parts,
                         const OptimizerSpec& optimizer) {
