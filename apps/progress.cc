@@ -74,6 +74,16 @@ std::string SpeedText(const Json& status) {
   return text;
 }
 
+// "noise scale 734 samples, efficiency 0.81, global batch 256"; "" where gradients are not measured.
+std::string NoiseText(const Json& status) {
+  const Json& noise = Field(status, "gradient_noise");
+  if (!noise.is_object() || Whole(noise, "steps") == 0) return "";
+  const bool known = Field(noise, "noise_scale").is_number();
+  return absl::StrFormat("noise scale %s, efficiency %.2f, global batch %d",
+                         known ? absl::StrFormat("%.0f samples", Number(noise, "noise_scale")) : "not known",
+                         Number(noise, "statistical_efficiency"), Whole(status, "global_batch_size"));
+}
+
 std::string WorkerText(const Json& worker) {
   return absl::StrFormat("%s batch %d %.1f ms", Text(worker, "name"), Whole(worker, "batch"),
                          Number(worker, "step_seconds") * 1e3);
@@ -169,6 +179,7 @@ std::vector<std::string> FullStatusLines(std::string_view status_json) {
   const std::string checkpoint = Text(status, "last_checkpoint"), writing = Text(status, "checkpoint_in_progress");
   lines.push_back(absl::StrCat("last checkpoint ", checkpoint.empty() ? "none" : checkpoint,
                                writing.empty() ? "" : absl::StrCat(", ", writing, " is written")));
+  if (std::string noise = NoiseText(status); !noise.empty()) lines.push_back(std::move(noise));
   if (std::string eval = EvalText(status); !eval.empty()) lines.push_back(std::move(eval));
   for (const Json& server : Field(status, "servers")) {
     lines.push_back(absl::StrFormat("  %-10s incarnation %d  version %d  %.1f MiB  %s  %s", Text(server, "name"),
@@ -177,10 +188,10 @@ std::vector<std::string> FullStatusLines(std::string_view status_json) {
   }
   for (const Json& worker : Field(status, "workers")) {
     const Json& rank = Field(worker, "rank");
-    lines.push_back(absl::StrFormat(
-        "  %-10s incarnation %d  %s  batch %d  %s  %s  %s", Text(worker, "name"), Whole(worker, "incarnation"),
-        rank.is_number() ? absl::StrCat("rank ", Whole(worker, "rank")) : "no rank", Whole(worker, "batch"),
-        TimesText(worker), LeaseText(worker), DoingText(worker)));
+    lines.push_back(absl::StrFormat("  %-10s incarnation %d  %s  batch %d  %s  %s  %s", Text(worker, "name"),
+                                    Whole(worker, "incarnation"),
+                                    rank.is_number() ? absl::StrCat("rank ", Whole(worker, "rank")) : "no rank",
+                                    Whole(worker, "batch"), TimesText(worker), LeaseText(worker), DoingText(worker)));
   }
   for (const Json& name : Field(status, "joining")) {
     if (name.is_string()) lines.push_back(absl::StrCat("  ", name.get<std::string>(), "  waits to be taken in"));

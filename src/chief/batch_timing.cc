@@ -7,9 +7,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "chief/chief_impl.h"
 
 namespace evenkeel {
+namespace {
+
+constexpr std::size_t kEvictAmong = 3;  // fewer have no median that is worth the name
+constexpr int kEvictAfterCommits = 10;  // so long a worker is too slow before it goes
+
+}  // namespace
 
 void Chief::Impl::JoinBatches(const WorkerState& worker) {
   if (!batches) return;
@@ -51,7 +58,21 @@ void Chief::Impl::Measure(const Share& share, UpdateTiming& timing) {
     w.busy_seconds = busy;
     w.predicted_seconds = timing.predicted_seconds;
   });
-  if (batches) batches->Observe(share.worker, TotalSize(share.positions), busy, timing.first_of_size);
+  if (batches && !ByStaleness()) {
+    batches->Observe(share.worker, TotalSize(share.positions), busy, timing.first_of_size);
+  }
+}
+
+bool Chief::Impl::ByStaleness() const {
+  return options.experiment.train.sync.mode != SyncConfig::Mode::kBsp &&
+         options.experiment.batching.asp_adjust_strategy == BatchingConfig::AspAdjustStrategy::kStaleness;
+}
+
+// Commits while others commit too are time: a worker twice as stale takes twice as long from its version to its commit.
+void Chief::Impl::TimeByStaleness(const UpdateState& update, std::int64_t staleness) {
+  if (!batches || !ByStaleness()) return;
+  batches->Observe(update.share.worker, TotalSize(update.share.positions),
+                   static_cast<double>(staleness + 1) * commit_seconds, update.timing.first_of_size);
 }
 
 void Chief::Impl::TimeDecided(UpdateState& update) {
@@ -78,6 +99,38 @@ void Chief::Impl::TimeDropped(const UpdateState& update) {
   }
 }
 
+// A worker whose batch cannot be less and who is still too slow makes all others wait. One at a time: with it the
+// others' batches grow, and the next may be fast enough.
+void Chief::Impl::EvictSlowest() {
+  const double factor = options.experiment.batching.evict_slower_than;
+  if (factor <= 0 || !batches || workers.training() <= options.experiment.membership.workers_min) return;
+  const std::vector<BatchWorkerView> members = batches->Workers();
+  std::vector<double> seconds;
+  for (const BatchWorkerView& member : members) {
+    if (member.observations > 0) seconds.push_back(member.predicted_seconds);
+  }
+  if (seconds.size() < kEvictAmong) return;
+  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  const BatchWorkerView* slowest = nullptr;
+  for (const BatchWorkerView& member : members) {
+    const WorkerState* worker = workers.Find(member.worker);
+    if (worker == nullptr) continue;
+    const bool slow = member.observations > 0 && member.batch <= options.experiment.batching.min_batch_size &&
+                      member.predicted_seconds > factor * *middle;
+    const int steps = slow ? worker->slow_steps + 1 : 0;
+    if (steps != worker->slow_steps) workers.Change(*worker, [steps](WorkerState& w) { w.slow_steps = steps; });
+    if (steps < kEvictAfterCommits) continue;
+    if (slowest == nullptr || member.predicted_seconds > slowest->predicted_seconds) slowest = &member;
+  }
+  if (slowest == nullptr) return;
+  BeginToLeave(
+      workers.At(slowest->worker),
+      absl::StrFormat("batching.evict_slower_than: a step of %d samples, the least, takes it %.3g s, more than %g "
+                      "times the median of %.3g s",
+                      slowest->batch, slowest->predicted_seconds, factor, *middle));
+}
+
 // The plan's reason and its batches, of the first few workers.
 std::string Chief::Impl::BatchesLine() const {
   constexpr std::size_t kNamed = 16;
@@ -99,7 +152,7 @@ bool Chief::Impl::PlanStands() {
   };
   std::int64_t total = 0;
   for (Incarnation worker : workers.with_provisional()) total += planned(worker);
-  if (total != options.experiment.train.global_batch_size) return true;
+  if (total != global_batch.size()) return true;
   const auto plan = batches->PlanAgain(total);
   if (!plan.ok()) return true;
   return std::all_of(plan->begin(), plan->end(),

@@ -1,7 +1,7 @@
 // The chief's state and its parts; each part's functions stand in a file of its own:
 // chief.cc (events, envelopes) · membership.cc (workers) · server_membership.cc · layout_change.cc (which servers
 // share the parameters) · recovery.cc (restarts, rollbacks) · steps.cc (tickets, seals, commits) · batch_timing.cc
-// (what steps take) · ending.cc (checkpoints, the end) · chief_status.cc.
+// (what steps take) · gradient_norms.cc (what servers measure) · ending.cc (checkpoints, the end) · chief_status.cc.
 #pragma once
 
 #include <deque>
@@ -14,6 +14,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "chief/batch_controller.h"
 #include "chief/batch_split.h"
+#include "chief/global_batch.h"
+#include "chief/gradient_noise.h"
 #include "chief/learning_rate.h"
 #include "chief/lease_table.h"
 #include "chief/sample_ledger.h"
@@ -59,6 +61,13 @@ struct LayoutMove {
   std::vector<Incarnation> members;  // in its order
   std::set<Incarnation> prepared;
   TimePoint deadline = kNever;
+};
+
+// Squared sums of a commit's gradients, as far as servers have told them.
+struct MeasuredStep {
+  Version version;
+  std::vector<std::pair<Incarnation, std::int64_t>> updates;  // worker and samples, rank order
+  std::vector<std::vector<double>> by_server;                 // as in Applied; empty: not told
 };
 
 struct CheckpointInProgress {
@@ -171,6 +180,7 @@ struct Chief::Impl {
   void SendSeal(SetNumber number);
   bool CommitNext();
   void Commit(SetNumber number);
+  void FillRow(CommitRow& row, const Decision& decision) const;
   double ClipScale(const SetState& set, std::int64_t samples) const;
   void Grant();
   void GrantBsp();
@@ -198,6 +208,14 @@ struct Chief::Impl {
   void JoinBatches(const WorkerState& worker);
   bool PlanStands();
   std::string BatchesLine() const;
+  bool ByStaleness() const;
+  void TimeByStaleness(const UpdateState& update, std::int64_t staleness);
+  void EvictSlowest();
+
+  // --- gradient_norms.cc
+  void ExpectNorms(const Decision& decision);
+  void OnNorms(const ServerState& server, const Applied& applied);
+  void LearnNorms();
 
   // --- ending.cc
   void NoteCheckpointDue(bool epoch_completed);
@@ -297,6 +315,12 @@ struct Chief::Impl {
 
   // --- batches
   std::optional<BatchController> batches;  // modes proportional and model
+  GlobalBatch global_batch;
+  std::int64_t provisional_global_batch = 0;  // that the provisional plan was made for
+  std::optional<GradientNoise> noise;         // where servers measure gradients
+  std::deque<MeasuredStep> measured;          // and not all of it is learnt from
+  std::optional<double> gradient_norm;        // of the newest measured commit
+  double commit_seconds = 0;                  // between two, smoothed
   std::int64_t said_plans = 0;
   bool said_bounds = false;
   std::map<Incarnation, std::int64_t> async_shares;  // of the round in progress

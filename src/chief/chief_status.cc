@@ -102,6 +102,15 @@ std::string Chief::Impl::StatusJson(TimePoint at) const {
   json["workers_max"] = options.experiment.membership.workers_max;
   json["loss"] = any_loss ? Json(last_loss) : Json(nullptr);
   json["examples_per_second"] = rate;
+  json["global_batch_size"] = global_batch.size();
+  json["gradient_noise"] = nullptr;
+  if (noise) {
+    const auto number = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
+    json["gradient_noise"] = {{"steps", noise->steps()},
+                              {"gradient_norm", number(gradient_norm)},
+                              {"noise_scale", number(noise->NoiseScale())},
+                              {"statistical_efficiency", number(noise->Efficiency())}};
+  }
   double eta = -1;
   if (rate > 0) {
     double left = train.epochs > 0 ? static_cast<double>(train.epochs * samples - samples_trained) : 1e300;
@@ -150,6 +159,7 @@ std::string Chief::Impl::StatusJson(TimePoint at) const {
                {"busy_seconds", worker.busy_seconds},
                {"predicted_seconds", worker.predicted_seconds},
                {"waiting_share", worker.waiting_share},
+               {"gradient_norm", worker.gradient_norm},
                {"state", worker.state},
                {"state_seconds", SecondsSince(worker.state_since, at)}};
     entry["lease_seconds_left"] = LeaseLeft(leases, incarnation, at);

@@ -227,7 +227,7 @@ std::int64_t Chief::Impl::ExpectedBatch(const WorkerState& worker) const {
   } else if (!options.experiment.batching.speeds.empty()) {
     share *= worker.weight / mean(options.experiment.batching.speeds);
   }
-  const double total = static_cast<double>(options.experiment.train.global_batch_size);
+  const auto total = static_cast<double>(global_batch.size());
   return std::max<std::int64_t>(1, std::llround(total * std::min(share, 1.0)));
 }
 

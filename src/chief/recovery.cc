@@ -85,6 +85,7 @@ absl::Status Chief::Impl::Adopt(const Decision& decision) {
   chain_hash = decision.hash;
   samples_trained += decision.samples;
   samples_rolled_back -= decision.samples;
+  if (decision.samples > global_batch.size()) global_batch.Restore(decision.samples);
   last_loss = decision.loss_sum / static_cast<double>(decision.samples);
   any_loss = true;
   NoteCheckpointDue(ledger->completed_epochs() > completed_before);
@@ -195,6 +196,7 @@ void Chief::Impl::RollBack(const std::string& reason) {
   undecided.Clear();
   provisional_members.clear();
   unapplied.clear();
+  measured.clear();
   checkpoint.reset();
   checkpoint_due = false;
   if (std::exchange(recovering, false)) {

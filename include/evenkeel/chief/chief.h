@@ -75,6 +75,11 @@ struct CommitRow {
   double seconds = 0;            // since the first ticket
   double examples_per_second = 0;
   std::int64_t dropped_updates = 0;
+  std::int64_t global_batch_size = 0;  // that the step was planned with
+  // Of commits before this one, where servers measure gradients; noise and efficiency as chief/gradient_noise.h has them.
+  std::optional<double> gradient_norm;  // the newest measured commit's mean gradient
+  std::optional<double> noise_scale;    // samples
+  std::optional<double> statistical_efficiency;
   struct Worker {
     std::string name;
     Rank rank;
@@ -84,6 +89,7 @@ struct CommitRow {
     double predicted_seconds = 0;  // the same, as the batch controller had expected it; 0: it had not
     double waiting_share = 0;      // of its time since the decision on the update before
     std::int64_t staleness = 0;
+    double gradient_norm = 0;  // of its newest measured update, a mean over its batch; 0: none is
   };
   std::vector<Worker> workers;  // in rank order
 };
