@@ -254,7 +254,7 @@ bool Chief::Impl::CheckEnvelope(SessionId session, const Message& message) {
     }
     // Of what a server was before. Whoever goes may say so.
     const bool always = std::holds_alternative<Leave>(message.body) || std::holds_alternative<Renew>(message.body) ||
-                        std::holds_alternative<Prepared>(message.body);
+                        std::holds_alternative<Prepared>(message.body) || std::holds_alternative<Filled>(message.body);
     if (server && server->configured && !always &&
         std::pair(envelope.generation, envelope.layout) != std::pair(generation, layout)) {
       return false;
@@ -279,6 +279,7 @@ void Chief::Impl::Dispatch(SessionId session, Message& message) {
   }
   if (ServerState* server = ServerBySession(session)) {
     if (auto* prepared = std::get_if<Prepared>(&message.body)) return OnPrepared(*server, *prepared);
+    if (auto* filled = std::get_if<Filled>(&message.body)) return OnFilled(*server, *filled);
     if (auto* leave = std::get_if<Leave>(&message.body)) return OnServerLeave(*server, *leave);
     if (!InLayout(*server)) return;  // of the time when it was
     if (auto* configured = std::get_if<Configured>(&message.body)) {
@@ -359,7 +360,7 @@ void Chief::Impl::CheckDeadlines() {
   if (move && move->deadline <= now) {
     std::vector<std::string> late;
     for (Incarnation member : move->members) {
-      if (!move->prepared.contains(member)) late.push_back(FindServer(member)->name);
+      if (const ServerState* server = FindServer(member); AwaitedInMove(*server)) late.push_back(server->name);
     }
     AbandonMove(absl::StrCat("waited ", ToSeconds(options.experiment.membership.ps_replacement_timeout), " s for ",
                              absl::StrJoin(late, ", ")));

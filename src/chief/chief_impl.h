@@ -55,11 +55,14 @@ struct WorkerTotals {
   double step_seconds = 0;
 };
 
-// Servers prepare for a layout to come. Nothing is decided meanwhile.
+// Servers prepare for a layout to come while training goes on; it pauses once all are prepared, until all are filled.
 struct LayoutMove {
   LayoutNumber layout;
   std::vector<Incarnation> members;  // in its order
   std::set<Incarnation> prepared;
+  bool filling = false;  // nothing is decided meanwhile
+  std::set<Incarnation> filled;
+  const std::set<Incarnation>& done() const { return filling ? filled : prepared; }
   TimePoint deadline = kNever;
 };
 
@@ -149,7 +152,12 @@ struct Chief::Impl {
   void ChangeLayout();
   void SendPrepare(const ServerState& server);
   void OnPrepared(const ServerState& server, const Prepared& prepared);
+  void OnFilled(const ServerState& server, const Filled& filled);
+  bool AwaitedInMove(const ServerState& server) const;
+  void BeginMove(std::vector<Incarnation> members);
+  void FillPlaces();
   void SwitchLayout();
+  void DropMove();
   void AbandonMove(const std::string& reason);
   void OnServerLeave(ServerState& server, const Leave& leave);
   void LetServerGo(ServerState server);
@@ -289,8 +297,8 @@ struct Chief::Impl {
   TimePoint replace_until = kNever;    // so long a lost server is waited for
   std::optional<std::uint32_t> target_servers;  // as ordered, until it is so
   std::optional<LayoutMove> move;
-  bool layout_wanted = false;          // another one
-  bool layout_due = false;             // nothing binds until it is there
+  bool layout_next = false;            // no checkpoint begins before it is there
+  bool layout_due = false;             // and nothing binds
   bool switching = false;              // the servers have been told of the new layout, and not all have answered
   TimePoint next_move{};               // not before
   std::optional<std::string> stop_wanted;  // while the layout changes

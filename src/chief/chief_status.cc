@@ -24,9 +24,7 @@ std::string Chief::Impl::WaitingFor() const {
       std::string names;
       for (const auto* list : {&servers, &spares}) {
         for (const ServerState& server : *list) {
-          const bool awaited = move && !move->prepared.contains(server.incarnation) &&
-                               std::count(move->members.begin(), move->members.end(), server.incarnation) > 0;
-          if (awaited) absl::StrAppend(&names, names.empty() ? "" : ", ", server.name, "'s new stripes");
+          if (AwaitedInMove(server)) absl::StrAppend(&names, names.empty() ? "" : ", ", server.name, "'s new stripes");
         }
       }
       return names;

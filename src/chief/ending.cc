@@ -161,7 +161,7 @@ void Chief::Impl::ManifestWritten(Version at, const absl::Status& status) {
   SendToServers(CheckpointDurable{at, durable->final});
   for (SessionId session : evaluators) Send(session, CheckpointDurable{at, durable->final});
   Say(absl::StrCat("checkpoint ", CheckpointName(at), " is complete"));
-  if (checkpoint_due && phase == Phase::kRunning && !layout_wanted) StartCheckpoint();
+  if (checkpoint_due && phase == Phase::kRunning && !layout_next) StartCheckpoint();
 }
 
 // --- scores ---------------------------------------------------------------------------------------------------------

@@ -129,29 +129,53 @@ std::optional<std::vector<Incarnation>> Chief::Impl::WantedLayout() const {
 
 // Looks whether the layout is to be another, and does the next thing for it.
 void Chief::Impl::ChangeLayout() {
-  layout_wanted = layout_due = move.has_value();
-  if (move) {
-    if (move->prepared.size() == move->members.size()) SwitchLayout();
+  if (move && move->filling) {
+    if (move->filled.size() == move->members.size()) SwitchLayout();
     return;
   }
+  layout_next = layout_due = false;
   const bool leaving = std::any_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.leaving; });
-  if ((!leaving && !target_servers) || now < next_move || training_complete()) return;
-  std::optional<std::vector<Incarnation>> wanted = WantedLayout();
-  if (!wanted) return;
-  layout_wanted = true;
-  layout_due = !checkpoint;  // training goes on until that is complete
-  if (!layout_due || !undecided.updates().empty() || !unapplied.empty()) return;
-  if (std::any_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.session == SessionId{}; }))
+  std::optional<std::vector<Incarnation>> wanted;
+  if (leaving || target_servers) wanted = WantedLayout();
+  if (move && wanted != move->members) {
+    DropMove();
+    Say(absl::StrCat("layout ", newest_layout.value(), " is not wanted any more"));
+  }
+  if (!move && target_servers == servers.size()) target_servers.reset();
+  if (!wanted || training_complete()) return;
+  if (!move) {
+    if (now >= next_move) BeginMove(*std::move(wanted));
     return;
+  }
+  if (move->prepared.size() < move->members.size()) return;
+  layout_next = true;
+  layout_due = !checkpoint;  // training goes on until that is complete
+  const bool connected =
+      std::none_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.session == SessionId{}; });
+  if (layout_due && undecided.updates().empty() && unapplied.empty() && connected) FillPlaces();
+}
+
+void Chief::Impl::BeginMove(std::vector<Incarnation> members) {
   newest_layout = newest_layout.Next();
   move.emplace();
   move->layout = newest_layout;
-  move->members = *std::move(wanted);
+  move->members = std::move(members);
   move->deadline = now + options.experiment.membership.ps_replacement_timeout;
   std::vector<std::string> names;
   for (Incarnation member : move->members) names.push_back(FindServer(member)->name);
   Say(absl::StrCat("layout ", move->layout.value(), " is prepared: ", absl::StrJoin(names, ", ")));
   for (Incarnation member : move->members) SendPrepare(*FindServer(member));
+}
+
+void Chief::Impl::FillPlaces() {
+  move->filling = true;
+  move->deadline = now + options.experiment.membership.ps_replacement_timeout;
+  for (Incarnation member : move->members) Send(FindServer(member)->session, Fill{move->layout, version()});
+}
+
+bool Chief::Impl::AwaitedInMove(const ServerState& server) const {
+  return move && !move->done().contains(server.incarnation) &&
+         std::count(move->members.begin(), move->members.end(), server.incarnation) > 0;
 }
 
 void Chief::Impl::SendPrepare(const ServerState& server) {
@@ -166,7 +190,6 @@ void Chief::Impl::SendPrepare(const ServerState& server) {
   prepare.optimizer = options.experiment.train.optimizer;
   prepare.measure_gradients = noise.has_value();
   prepare.sources = ServerAddresses();
-  prepare.version = version();
   Send(server.session, std::move(prepare));
 }
 
@@ -174,9 +197,15 @@ void Chief::Impl::OnPrepared(const ServerState& server, const Prepared& prepared
   if (!move || prepared.layout != move->layout) return;
   if (!prepared.error.empty()) return AbandonMove(absl::StrCat(server.name, ": ", prepared.error));
   const auto& members = move->members;
-  if (std::find(members.begin(), members.end(), server.incarnation) != members.end()) {
-    move->prepared.insert(server.incarnation);
-  }
+  if (std::find(members.begin(), members.end(), server.incarnation) == members.end()) return;
+  move->prepared.insert(server.incarnation);
+  if (move->filling) Send(server.session, Fill{move->layout, version()});  // the former may have been lost
+}
+
+void Chief::Impl::OnFilled(const ServerState& server, const Filled& filled) {
+  if (!move || !move->filling || filled.layout != move->layout) return;
+  if (!filled.error.empty()) return AbandonMove(absl::StrCat(server.name, ": ", filled.error));
+  if (AwaitedInMove(server)) move->filled.insert(server.incarnation);
 }
 
 // From this record on the new layout rules.
@@ -195,7 +224,7 @@ void Chief::Impl::SwitchLayout() {
   }
   servers = std::move(next);
   layout = done.layout;
-  layout_wanted = layout_due = false;
+  layout_next = layout_due = false;
   if (target_servers == servers.size()) target_servers.reset();
   AppendLog(LayoutRecord{layout, generation, ServerAddresses()});
   actions.push_back(SyncLogAction{});
@@ -211,14 +240,18 @@ void Chief::Impl::SwitchLayout() {
 }
 
 // The layout that rules goes on.
-void Chief::Impl::AbandonMove(const std::string& reason) {
-  if (!move) return;
+void Chief::Impl::DropMove() {
   for (Incarnation member : move->members) {
     if (const ServerState* server = FindServer(member)) Send(server->session, Abandon{move->layout});
   }
-  Say(absl::StrCat("layout ", move->layout.value(), " is given up: ", reason), LogLevel::kWarning);
   move.reset();
-  layout_wanted = layout_due = false;
+  layout_next = layout_due = false;
+}
+
+void Chief::Impl::AbandonMove(const std::string& reason) {
+  if (!move) return;
+  Say(absl::StrCat("layout ", move->layout.value(), " is given up: ", reason), LogLevel::kWarning);
+  DropMove();
   next_move = now + kMovePause;
 }
 
@@ -298,6 +331,7 @@ OrderReply Chief::Impl::OnScale(std::uint32_t count) {
     if (!possible.ok()) return {false, std::string(possible.status().message()), false};
   }
   target_servers.reset();
+  if (move) target_servers = count;  // it may have to be called off
   if (count == servers.size()) return {true, absl::StrCat("the job has ", count, " servers"), false};
   target_servers = count;
   std::size_t ready = 0;

@@ -254,7 +254,7 @@ void Chief::Impl::Commit(SetNumber number) {
   }
   actions.push_back(CommitMetricsAction{std::move(row)});
   NoteCheckpointDue(ledger->completed_epochs() > completed_before);
-  if (checkpoint_due && !checkpoint && !layout_wanted && !training_complete()) StartCheckpoint();
+  if (checkpoint_due && !checkpoint && !layout_next && !training_complete()) StartCheckpoint();
   EvictSlowest();
 }
 

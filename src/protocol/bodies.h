@@ -29,6 +29,7 @@
   X(Continue, continue_)                   \
   X(ReadDecisions, read_decisions)         \
   X(Prepare, prepare)                      \
+  X(Fill, fill)                            \
   X(Abandon, abandon)                      \
   X(Switch, switch_)                       \
   X(Members, members)                      \
@@ -38,6 +39,7 @@
   X(Snapshot, snapshot)                    \
   X(Configured, configured)                \
   X(Prepared, prepared)                    \
+  X(Filled, filled)                        \
   X(KeptDecisions, kept_decisions)         \
   X(MembersAck, members_ack)               \
   X(Staged, staged)                        \

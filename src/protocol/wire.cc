@@ -314,8 +314,17 @@ void Map(D& d, In<D, Prepare> m, Out<D, pb::Prepare> p) {
   EK_VALUE(bucket_bytes);
   EK_MESSAGE(optimizer);
   EK_LIST(sources);
-  EK_MESSAGE(version);
   EK_VALUE(measure_gradients);
+}
+template <class D>
+void Map(D& d, In<D, Fill> m, Out<D, pb::Fill> p) {
+  EK_VALUE(layout);
+  EK_MESSAGE(version);
+}
+template <class D>
+void Map(D& d, In<D, Filled> m, Out<D, pb::Filled> p) {
+  EK_VALUE(layout);
+  EK_VALUE(error);
 }
 template <class D>
 void Map(D& d, In<D, Abandon> m, Out<D, pb::Abandon> p) {

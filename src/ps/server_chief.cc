@@ -39,6 +39,7 @@ Actions Server::OnChiefMessage(const Message& message, TimePoint now) {
                  [&](const Refuse& body) { OnRefuse(body); },
                  [&](const Configure& body) { OnConfigure(envelope, body); },
                  [&](const Prepare& body) { OnPrepare(envelope, body); },
+                 [&](const Fill& body) { OnFill(envelope, body); },
                  [&](const Abandon& body) {
                    if (prepared_ && prepared_->layout == body.layout) DropPreparation();
                  },

@@ -41,17 +41,15 @@ void Server::OnPrepare(const Envelope& envelope, const Prepare& prepare) {
                        prepare.measure_gradients};
   action.from = std::make_shared<const ParameterLayout>(*std::move(from));
   action.sources = prepare.sources;
-  action.version = prepare.version;
   action.envelope = MakeEnvelope();
   action.envelope.generation = envelope.generation;
   action.envelope.layout = envelope.layout;
-  if (theirs == ours && configured_) {
-    if (published_ != prepare.version || !applying_.empty()) {
-      return refuse(absl::StrCat("it is at ", ToString(published_), ", not ", ToString(prepare.version)));
-    }
-    action.own = place_.server;
-  }
-  prepared_ = Preparation{action.number, envelope.generation, prepare.layout, prepare.version, action.place, false};
+  if (theirs == ours && configured_) action.own = place_.server;
+  prepared_ = Preparation{.number = action.number,
+                          .generation = envelope.generation,
+                          .layout = prepare.layout,
+                          .place = action.place,
+                          .own = action.own.has_value()};
   Say(LogLevel::kInfo, absl::StrCat("prepares place ", prepare.server.value(), " of ", prepare.servers, ", layout ",
                                     prepare.layout.value()));
   actions_.push_back(std::move(action));
@@ -70,6 +68,47 @@ Actions Server::OnPrepared(std::uint64_t number, const absl::Status& status, Tim
   return Take(now);
 }
 
+void Server::OnFill(const Envelope& envelope, const Fill& fill) {
+  auto refuse = [&](std::string why) {
+    Say(LogLevel::kWarning, absl::StrCat("cannot fill its place in layout ", fill.layout.value(), ": ", why));
+    ToChief(Filled{fill.layout, std::move(why)});
+  };
+  const auto ours = std::pair(generation_, layout_number_);
+  if (std::pair(envelope.generation, envelope.layout) < ours || std::pair(envelope.generation, fill.layout) <= ours) {
+    return;  // overtaken
+  }
+  if (!prepared_ || !prepared_->ready || prepared_->layout != fill.layout ||
+      prepared_->generation != envelope.generation) {
+    return refuse("it was not prepared");
+  }
+  if (prepared_->version) {
+    if (*prepared_->version != fill.version) {
+      return refuse(
+          absl::StrCat("it is filled with ", ToString(*prepared_->version), ", not ", ToString(fill.version)));
+    }
+    if (prepared_->filled) ToChief(Filled{fill.layout, ""});
+    return;
+  }
+  if (prepared_->own && (published_ != fill.version || !applying_.empty())) {
+    return refuse(absl::StrCat("it is at ", ToString(published_), ", not ", ToString(fill.version)));
+  }
+  prepared_->version = fill.version;
+  actions_.push_back(FillPlace{prepared_->number, fill.version});
+}
+
+Actions Server::OnFilled(std::uint64_t number, const absl::Status& status, TimePoint now) {
+  if (ended_ || !prepared_ || prepared_->number != number || !prepared_->version) return Take(now);
+  const LayoutNumber layout = prepared_->layout;
+  if (status.ok()) {
+    prepared_->filled = true;
+  } else {
+    DropPreparation();
+    Say(LogLevel::kWarning, absl::StrCat("cannot fill its place in layout ", layout.value(), ": ", status.message()));
+  }
+  ToChief(Filled{layout, std::string(status.message())});
+  return Take(now);
+}
+
 void Server::OnSwitch(const Envelope& envelope, const Switch& order) {
   const auto theirs = std::pair(envelope.generation, envelope.layout);
   if (theirs == std::pair(generation_, layout_number_) && configuration_ > 0) {
@@ -77,11 +116,10 @@ void Server::OnSwitch(const Envelope& envelope, const Switch& order) {
     return;
   }
   if (theirs < std::pair(generation_, layout_number_)) return;
-  const bool fits = prepared_ && prepared_->ready && prepared_->layout == envelope.layout &&
+  const bool fits = prepared_ && prepared_->filled && prepared_->layout == envelope.layout &&
                     prepared_->generation == envelope.generation && prepared_->version == order.version;
   if (!fits) {
-    Fail(absl::InternalError(
-        absl::StrCat("[ps] layout ", envelope.layout.value(), " rules, but was not prepared here")));
+    Fail(absl::InternalError(absl::StrCat("[ps] layout ", envelope.layout.value(), " rules, but was not filled here")));
     return;
   }
   Preparation ready = *std::exchange(prepared_, std::nullopt);

@@ -341,7 +341,7 @@ TimePoint PsProcess::NextWake() const {
 absl::Status PsProcess::Run(StopSource& stop) {
   EK_RETURN_IF_ERROR(Listen());
   apply_thread_ = std::thread([this] { ApplyLoop(); });
-  snapshot_thread_ = std::thread([this] { SnapshotLoop(); });
+  side_thread_ = std::thread([this] { SideLoop(); });
   const int subscription = stop.Subscribe([this] {
     MutexLock lock(mutex_);
     stop_requested_ = true;
@@ -368,10 +368,10 @@ void PsProcess::Shutdown() {
     MutexLock lock(mutex_);
     stopping_ = true;
     work_ready_.NotifyAll();
-    snapshot_ready_.NotifyAll();
+    side_ready_.NotifyAll();
   }
   apply_thread_.join();
-  snapshot_thread_.join();
+  side_thread_.join();
   Forget(0);
   std::shared_ptr<Stream> chief;
   {

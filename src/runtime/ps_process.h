@@ -38,18 +38,24 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   void OnWorkerClosed(SessionId session) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  struct Adoption {
+    std::shared_ptr<ps::Shard> shard;
+    Version version;
+  };
   using Work = std::variant<ps::Initialise, ps::Restore, ps::AllocateSlot, ps::ComputeNorms, ps::ApplyDecision,
-                            ps::StartSnapshot, ps::PreparePlace, ps::DropPrepared, ps::AdoptPrepared, ps::ServeFetch>;
+                            ps::StartSnapshot, ps::FillPlace, Adoption, ps::ServeFetch>;
   struct SnapshotJob {
     std::shared_ptr<ps::Shard> shard;  // outlives a change of place
     Snapshot snapshot;
   };
+  using SideWork = std::variant<SnapshotJob, ps::PreparePlace>;
 
   // For a layout to come.
-  struct Prepared {
+  struct Preparation {
     std::uint64_t number = 0;
-    std::shared_ptr<ps::Shard> shard;
+    std::shared_ptr<ps::Shard> shard;  // null: its memory is not there yet, nor is `fetch`
     std::shared_ptr<StateFetch> fetch;
+    std::vector<ps::Shard::MovePiece> own;  // copied from the shard of the layout that rules
   };
 
   // Feeds an event (called under the mutex, returns actions) and carries the actions out.
@@ -62,6 +68,9 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   void Do(ps::RejoinChief action) ABSL_LOCKS_EXCLUDED(mutex_);
   void Do(ps::ServePull action) ABSL_LOCKS_EXCLUDED(mutex_);
   void Do(ps::Finish action) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Do(ps::PreparePlace action) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Do(ps::DropPrepared action) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Do(ps::AdoptPrepared action) ABSL_LOCKS_EXCLUDED(mutex_);
   void Do(ps::LogLine action);
   template <class Job>
   void Do(Job action) ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -87,9 +96,8 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   void Run(const ps::ApplyDecision& work) ABSL_LOCKS_EXCLUDED(mutex_);
   void Run(const ps::StartSnapshot& work) ABSL_LOCKS_EXCLUDED(mutex_);
   // ps_process_move.cc
-  void Run(const ps::PreparePlace& work) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Run(const ps::DropPrepared& work) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Run(const ps::AdoptPrepared& work) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run(const ps::FillPlace& work) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run(const Adoption& work) ABSL_LOCKS_EXCLUDED(mutex_);
   void Run(const ps::ServeFetch& work) ABSL_LOCKS_EXCLUDED(mutex_);
   // What a session is served from; nullopt: it is over.
   struct Serving {
@@ -103,7 +111,10 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   std::shared_ptr<ps::Shard> shard() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::shared_ptr<ps::Shard>> NewShard(const ps::Place& place) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  void SnapshotLoop() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The side thread: what must not hold up the apply thread.
+  void SideLoop() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run(const SnapshotJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run(const ps::PreparePlace& work) ABSL_LOCKS_EXCLUDED(mutex_);
   SnapshotDone WriteSnapshot(const SnapshotJob& job);
 
   const PsOptions options_;
@@ -115,10 +126,10 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   std::string address_;  // set before any stream exists
   std::unique_ptr<Listener> listener_;
   std::thread apply_thread_;
-  std::thread snapshot_thread_;
+  std::thread side_thread_;
 
   Mutex mutex_;
-  CondVar timer_, work_ready_, snapshot_ready_, chief_closed_;
+  CondVar timer_, work_ready_, side_ready_, chief_closed_;
   ps::Server server_ ABSL_GUARDED_BY(mutex_);
   ps::Actions outbox_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
@@ -127,9 +138,9 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   TimePoint stop_at_ ABSL_GUARDED_BY(mutex_) = kNever;
   std::optional<absl::Status> result_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<ps::Shard> shard_ ABSL_GUARDED_BY(mutex_);  // shared with copies and snapshots under way
-  std::optional<Prepared> prepared_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Preparation> prepared_ ABSL_GUARDED_BY(mutex_);
   std::deque<Work> work_ ABSL_GUARDED_BY(mutex_);             // bounded by what Server lets be undone
-  std::deque<SnapshotJob> snapshots_ ABSL_GUARDED_BY(mutex_);
+  std::deque<SideWork> side_work_ ABSL_GUARDED_BY(mutex_);    // likewise
 
   std::uint64_t next_session_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<SessionId, std::shared_ptr<Stream>> sessions_ ABSL_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-// Stripes on their way to another layout, on the apply thread.
+// Stripes on their way to another layout.
 #include <algorithm>
 #include <utility>
 
@@ -7,30 +7,62 @@
 
 namespace evenkeel {
 
+void PsProcess::Do(ps::PreparePlace action) {
+  MutexLock lock(mutex_);
+  prepared_ = Preparation{.number = action.number};
+  side_work_.push_back(std::move(action));
+  side_ready_.NotifyOne();
+}
+
+void PsProcess::Do(ps::DropPrepared action) { Forget(action.number); }
+
 void PsProcess::Run(const ps::PreparePlace& work) {
-  auto made = ps::Shard::Create(work.place, pool_);
-  absl::Status status = made.status();
-  StateFetch::Plan plan = ps::Shard::PlanMove(*work.from, work.place);
-  std::shared_ptr<ps::Shard> fresh, old = shard();
-  if (status.ok()) {
-    fresh = *std::move(made);
-    fresh->BeginMove();
-    if (work.own && old) status = CopyOwn(*old, *fresh, std::exchange(plan[work.own->value()], {}));
-  }
-  if (!status.ok()) {
-    return Turn([&] { return server_.OnPrepared(work.number, status, clock_.Now()); });
-  }
-  auto fetch = std::make_shared<StateFetch>(
-      fresh, std::move(plan), work, options_.name, transport_, options_.connect_timeout,
-      [self = shared_from_this(), number = work.number](const absl::Status& end) {
-        self->Turn([&] { return self->server_.OnPrepared(number, end, self->clock_.Now()); });
-      });
+  auto wanted = [this, &work]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !stopping_ && prepared_ && prepared_->number == work.number;
+  };
   {
     MutexLock lock(mutex_);
-    if (stopping_) return;
-    prepared_ = Prepared{work.number, fresh, fetch};
+    if (!wanted()) return;
   }
-  fetch->Start();
+  auto made = ps::Shard::Create(work.place, pool_);
+  if (!made.ok()) {
+    return Turn([&] { return server_.OnPrepared(work.number, made.status(), clock_.Now()); });
+  }
+  std::shared_ptr<ps::Shard> fresh = *std::move(made);
+  fresh->BeginMove();
+  StateFetch::Plan plan = ps::Shard::PlanMove(*work.from, work.place);
+  std::vector<ps::Shard::MovePiece> own;
+  if (work.own) own = std::exchange(plan[work.own->value()], {});
+  auto fetch =
+      std::make_shared<StateFetch>(fresh, std::move(plan), work, options_.name, transport_, options_.connect_timeout);
+  {
+    MutexLock lock(mutex_);
+    if (!wanted()) return;
+    *prepared_ = Preparation{work.number, std::move(fresh), fetch, std::move(own)};
+  }
+  fetch->Open([self = shared_from_this(), number = work.number](const absl::Status& status) {
+    self->Turn([&] { return self->server_.OnPrepared(number, status, self->clock_.Now()); });
+  });
+}
+
+void PsProcess::Run(const ps::FillPlace& work) {
+  Preparation prepared;
+  std::shared_ptr<ps::Shard> held;
+  {
+    MutexLock lock(mutex_);
+    if (!prepared_ || prepared_->number != work.number) return;  // dropped
+    prepared = *prepared_;
+    held = shard_;
+  }
+  auto filled = [self = shared_from_this(), number = work.number](const absl::Status& status) {
+    self->Turn([&] { return self->server_.OnFilled(number, status, self->clock_.Now()); });
+  };
+  EK_CHECK(prepared.own.empty() || held);
+  if (absl::Status status = prepared.own.empty() ? absl::OkStatus() : CopyOwn(*held, *prepared.shard, prepared.own);
+      !status.ok()) {
+    return filled(status);
+  }
+  prepared.fetch->Fill(work.version, std::move(filled));
 }
 
 absl::Status PsProcess::CopyOwn(const ps::Shard& from, ps::Shard& to, const std::vector<ps::Shard::MovePiece>& pieces) {
@@ -43,28 +75,31 @@ absl::Status PsProcess::CopyOwn(const ps::Shard& from, ps::Shard& to, const std:
 }
 
 void PsProcess::Forget(std::uint64_t number) {
-  std::optional<Prepared> dropped;
+  std::optional<Preparation> dropped;
   {
     MutexLock lock(mutex_);
     if (!prepared_ || (number != 0 && prepared_->number != number)) return;
     dropped = std::exchange(prepared_, std::nullopt);
   }
-  dropped->fetch->Cancel();
+  if (dropped->fetch) dropped->fetch->Cancel();
 }
 
-void PsProcess::Run(const ps::DropPrepared& work) { Forget(work.number); }
-
-void PsProcess::Run(const ps::AdoptPrepared& work) {
-  std::shared_ptr<ps::Shard> fresh, former;
+void PsProcess::Do(ps::AdoptPrepared action) {
+  std::shared_ptr<ps::Shard> fresh;
   {
     MutexLock lock(mutex_);
-    EK_CHECK(prepared_ && prepared_->number == work.number);
+    EK_CHECK(prepared_ && prepared_->number == action.number);
     fresh = prepared_->shard;
   }
-  Forget(work.number);
-  fresh->FinishMove(work.version);
+  Forget(action.number);
+  Queue(Adoption{std::move(fresh), action.version});
+}
+
+void PsProcess::Run(const Adoption& work) {
+  std::shared_ptr<ps::Shard> former;
+  work.shard->FinishMove(work.version);
   Turn([&] {
-    former = std::exchange(shard_, fresh);
+    former = std::exchange(shard_, work.shard);
     return server_.OnConfigured(work.version, absl::OkStatus(), clock_.Now());
   });
 }

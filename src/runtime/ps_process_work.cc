@@ -1,4 +1,4 @@
-// The apply thread and the snapshot thread.
+// The apply thread and the side thread.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -90,24 +90,27 @@ void PsProcess::Run(const ps::StartSnapshot& work) {
   MutexLock lock(mutex_);
   if (!shard_) return;
   shard_->BeginSnapshot();
-  snapshots_.push_back(SnapshotJob{shard_, work.snapshot});
-  snapshot_ready_.NotifyOne();
+  side_work_.push_back(SnapshotJob{shard_, work.snapshot});
+  side_ready_.NotifyOne();
 }
 
-void PsProcess::SnapshotLoop() {
+void PsProcess::SideLoop() {
   for (;;) {
-    std::optional<SnapshotJob> job;
+    std::optional<SideWork> work;
     {
       MutexLock lock(mutex_);
-      while (snapshots_.empty() && !stopping_) snapshot_ready_.Wait(mutex_);
-      if (snapshots_.empty()) return;
-      job = std::move(snapshots_.front());
-      snapshots_.pop_front();
+      while (side_work_.empty() && !stopping_) side_ready_.Wait(mutex_);
+      if (side_work_.empty()) return;
+      work = std::move(side_work_.front());
+      side_work_.pop_front();
     }
-    SnapshotDone done = WriteSnapshot(*job);
-    job.reset();
-    Turn([&] { return server_.OnSnapshotWritten(done, clock_.Now()); });
+    std::visit([this](const auto& w) { Run(w); }, *work);
   }
+}
+
+void PsProcess::Run(const SnapshotJob& job) {
+  SnapshotDone done = WriteSnapshot(job);
+  Turn([&] { return server_.OnSnapshotWritten(done, clock_.Now()); });
 }
 
 SnapshotDone PsProcess::WriteSnapshot(const SnapshotJob& job) {

@@ -30,44 +30,75 @@ struct StateFetch::Handler final : StreamHandler {
 };
 
 StateFetch::StateFetch(std::shared_ptr<ps::Shard> shard, Plan plan, ps::PreparePlace order, std::string name,
-                       Transport& transport, Duration connect_timeout, std::function<void(const absl::Status&)> done)
+                       Transport& transport, Duration connect_timeout)
     : shard_(std::move(shard)),
       plan_(std::move(plan)),
       order_(std::move(order)),
       name_(std::move(name)),
       transport_(transport),
       connect_timeout_(connect_timeout),
-      done_(std::move(done)),
       sources_(plan_.size()) {
-  for (const auto& pieces : plan_) missing_ += pieces.size();
+  for (const auto& pieces : plan_) {
+    missing_ += pieces.size();
+    if (!pieces.empty()) ++closed_;
+  }
 }
 
-void StateFetch::Start() {
+void StateFetch::Open(Done opened) {
+  bool none = false;
   {
     MutexLock lock(mutex_);
     if (ended_) return;
+    none = closed_ == 0;
+    if (!none) done_ = std::move(opened);
   }
-  bool any = false;
+  if (none) return opened(absl::OkStatus());
   for (std::size_t source = 0; source < plan_.size(); ++source) {
     if (plan_[source].empty()) continue;
-    any = true;
     auto handler = std::make_shared<Handler>(shared_from_this(), source);
     std::shared_ptr<Stream> stream =
         transport_.Connect(Service::kParameterServer, order_.sources[source].address, handler, connect_timeout_);
     bool ended = false;
     {
       MutexLock lock(mutex_);
-      ended = ended_;
+      ended = ended_.has_value();
       if (!ended) sources_[source].stream = stream;
     }
     if (ended) return stream->Close();
     (void)stream->Send(Message{order_.envelope, Hello{name_}});  // OnClosed tells when it fails
   }
-  if (!any) End(absl::OkStatus(), true);
+}
+
+void StateFetch::OnOpened() {
+  Done opened;
+  {
+    MutexLock lock(mutex_);
+    if (!ended_ && --closed_ == 0) opened = std::exchange(done_, nullptr);
+  }
+  if (opened) opened(absl::OkStatus());
+}
+
+void StateFetch::Fill(Version version, Done filled) {
+  std::optional<absl::Status> broken;  // since it was opened
+  bool complete = false;
+  {
+    MutexLock lock(mutex_);
+    broken = ended_;
+    version_ = version;
+    complete = missing_ == 0;
+    if (!broken) done_ = std::move(filled);
+  }
+  if (broken) {
+    if (!absl::IsCancelled(*broken)) filled(*broken);
+  } else if (complete) {
+    End(absl::OkStatus(), true);
+  } else {
+    for (std::size_t source = 0; source < plan_.size(); ++source) AskMore(source);
+  }
 }
 
 void StateFetch::OnMessage(std::size_t source, const Message& message, const PayloadIn& payload) {
-  if (std::holds_alternative<HelloAck>(message.body)) return AskMore(source);
+  if (std::holds_alternative<HelloAck>(message.body)) return OnOpened();
   if (const auto* refuse = std::get_if<Refuse>(&message.body)) {
     return End(
         absl::FailedPreconditionError(absl::StrCat("refused (", ToString(refuse->reason), "): ", refuse->message)),
@@ -86,17 +117,19 @@ void StateFetch::OnMessage(std::size_t source, const Message& message, const Pay
 
 // Each piece is asked for once, so nobody else writes where it goes.
 absl::Status StateFetch::Take(std::size_t source, const FetchData& data, const PayloadIn& payload) {
+  Version version;
   {
     MutexLock lock(mutex_);
     if (ended_) return absl::OkStatus();
+    version = version_;
     if (data.request != sources_[source].here) return absl::InternalError("pieces of state came out of order");
   }
   const ps::Shard::MovePiece& piece = plan_[source][data.request];
   EK_ASSIGN_OR_RETURN(const std::span<float> into, shard_->MoveInto(piece.array, piece.begin, piece.end));
-  if (data.version != order_.version || payload.size() != into.size_bytes()) {
+  if (data.version != version || payload.size() != into.size_bytes()) {
     return absl::InternalError(absl::StrCat(order_.sources[source].name, " sent ", payload.size(), " bytes of ",
                                             ToString(data.version), " for ", into.size_bytes(), " of ",
-                                            ToString(order_.version)));
+                                            ToString(version)));
   }
   payload.CopyTo(std::as_writable_bytes(into));
   MutexLock lock(mutex_);
@@ -115,9 +148,9 @@ void StateFetch::AskMore(std::size_t source) {
       if (ended_ || from.asked == plan_[source].size() || from.asked - from.here >= kInFlight) return;
       stream = from.stream;
       fetch.request = from.asked++;
+      fetch.version = version_;
     }
     const ps::Shard::MovePiece& piece = plan_[source][fetch.request];
-    fetch.version = order_.version;
     fetch.array = piece.array;
     fetch.ranges = {{piece.begin, piece.end}};
     if (stream == nullptr || !stream->Send(Message{order_.envelope, std::move(fetch)}).ok()) return;
@@ -129,7 +162,8 @@ void StateFetch::End(const absl::Status& status, bool tell) {
   std::function<void(const absl::Status&)> done;
   {
     MutexLock lock(mutex_);
-    if (std::exchange(ended_, true)) return;
+    if (ended_) return;
+    ended_ = status;
     done = std::exchange(done_, nullptr);
     for (Source& source : sources_) {
       if (source.stream) streams.push_back(std::exchange(source.stream, nullptr));

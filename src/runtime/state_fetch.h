@@ -1,12 +1,13 @@
 // Fills a fresh shard with what other servers hold of its stripes, straight from their memory: a stream to each, messages
-// of at most 4 MiB, a few of them in flight.
+// of at most 4 MiB, a few of them in flight. The streams are opened before there is a version to fetch.
 //
-// Threading: Start and Cancel are thread-safe; `done` comes once, from a transport's thread or from Start, never under
-// the lock; not after Cancel has returned, unless it runs already.
+// Threading: all calls are thread-safe. What Open or Fill was given is called once, from a transport's thread or the
+// caller's, never under the lock; not after Cancel has returned, unless it runs already.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,10 +22,15 @@ namespace evenkeel {
 class StateFetch : public std::enable_shared_from_this<StateFetch> {
  public:
   using Plan = std::vector<std::vector<ps::Shard::MovePiece>>;  // by source
+  using Done = std::function<void(const absl::Status&)>;
+  // The plan lacks what the shard's server holds itself.
   StateFetch(std::shared_ptr<ps::Shard> shard, Plan plan, ps::PreparePlace order, std::string name, Transport& transport,
-             Duration connect_timeout, std::function<void(const absl::Status&)> done);
+             Duration connect_timeout);
 
-  void Start() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Once. `opened`: all sources have answered; or why one cannot be fetched from.
+  void Open(Done opened) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Once, after `opened` came without an error.
+  void Fill(Version version, Done filled) ABSL_LOCKS_EXCLUDED(mutex_);
   void Cancel() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -36,6 +42,7 @@ class StateFetch : public std::enable_shared_from_this<StateFetch> {
   void OnMessage(std::size_t source, const Message& message, const PayloadIn& payload) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Take(std::size_t source, const FetchData& data, const PayloadIn& payload) ABSL_LOCKS_EXCLUDED(mutex_);
   void AskMore(std::size_t source) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnOpened() ABSL_LOCKS_EXCLUDED(mutex_);
   void End(const absl::Status& status, bool tell) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::shared_ptr<ps::Shard> shard_;  // shared with whoever adopts it
@@ -46,10 +53,12 @@ class StateFetch : public std::enable_shared_from_this<StateFetch> {
   const Duration connect_timeout_;
 
   Mutex mutex_;
-  std::function<void(const absl::Status&)> done_ ABSL_GUARDED_BY(mutex_);
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  Done done_ ABSL_GUARDED_BY(mutex_);                   // of Open, then of Fill
+  std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
   std::vector<Source> sources_ ABSL_GUARDED_BY(mutex_);
-  std::size_t missing_ ABSL_GUARDED_BY(mutex_) = 0;  // pieces
+  std::size_t closed_ ABSL_GUARDED_BY(mutex_) = 0;      // sources that have not answered yet
+  std::size_t missing_ ABSL_GUARDED_BY(mutex_) = 0;     // pieces
+  Version version_ ABSL_GUARDED_BY(mutex_);             // of Fill
 };
 
 }  // namespace evenkeel

@@ -21,20 +21,31 @@ void ServerProcess::Finish(const ps::PreparePlace& work) {
   prepared.order = work;
   prepared.plan = ps::Shard::PlanMove(*work.from, work.place);
   prepared.sources.resize(prepared.plan.size());
-  if (work.own && shard_) {
-    for (const ps::Shard::MovePiece& piece : std::exchange(prepared.plan[work.own->value()], {})) {
-      prepared.filled.push_back({piece, shard_->fingerprint});
-    }
+  if (work.own) prepared.own = std::exchange(prepared.plan[work.own->value()], {});
+  for (const Preparation::Pieces& pieces : prepared.plan) {
+    prepared.missing += pieces.size();
+    if (!pieces.empty()) ++prepared.closed;
   }
-  for (const Preparation::Pieces& pieces : prepared.plan) prepared.missing += pieces.size();
   prepared_ = std::move(prepared);
-  if (prepared_->missing == 0) return EndFetch(absl::OkStatus(), true);
+  if (prepared_->closed == 0) return Perform(server_->OnPrepared(work.number, absl::OkStatus(), now()));
   for (std::size_t source = 0; source < prepared_->plan.size(); ++source) {
     if (prepared_->plan[source].empty()) continue;
     const SessionId stream = environment_.network.Connect(*this, prepared_->order.sources[source].address);
     prepared_->sources[source].stream = stream;
     environment_.network.Send(*this, stream, {prepared_->order.envelope, Hello{machine()}});
   }
+}
+
+void ServerProcess::Finish(const ps::FillPlace& work) {
+  if (!prepared_ || prepared_->order.number != work.number) return;  // dropped
+  if (prepared_->ended) return Perform(server_->OnFilled(work.number, *prepared_->ended, now()));
+  prepared_->version = work.version;
+  for (const ps::Shard::MovePiece& piece : prepared_->own) {
+    if (!shard_) return environment_.invariants.Break(absl::StrCat(machine(), " is to copy what it does not hold"));
+    prepared_->filled.push_back({piece, shard_->fingerprint});
+  }
+  if (prepared_->missing == 0) return EndFetch(absl::OkStatus(), true);
+  for (std::size_t source = 0; source < prepared_->plan.size(); ++source) AskMore(source);
 }
 
 std::optional<std::size_t> ServerProcess::SourceOf(SessionId stream) const {
@@ -46,7 +57,10 @@ std::optional<std::size_t> ServerProcess::SourceOf(SessionId stream) const {
 }
 
 void ServerProcess::OnFetchMessage(std::size_t source, const Message& message, Payload payload) {
-  if (std::holds_alternative<HelloAck>(message.body)) return AskMore(source);
+  if (std::holds_alternative<HelloAck>(message.body)) {
+    if (--prepared_->closed == 0) Perform(server_->OnPrepared(prepared_->order.number, absl::OkStatus(), now()));
+    return;
+  }
   if (const auto* refuse = std::get_if<Refuse>(&message.body)) {
     return EndFetch(absl::FailedPreconditionError(refuse->message), true);
   }
@@ -57,7 +71,7 @@ void ServerProcess::OnFetchMessage(std::size_t source, const Message& message, P
   if (data->request != from.here) return EndFetch(absl::InternalError("pieces came out of order"), true);
   const ps::Shard::MovePiece& piece = prepared.plan[source][from.here];
   const auto bytes = static_cast<std::size_t>(piece.end - piece.begin) * sizeof(float);
-  if (data->version != prepared.order.version || payload.bytes != bytes) {
+  if (data->version != prepared.version || payload.bytes != bytes) {
     return EndFetch(absl::InternalError("a piece of another version or length came"), true);
   }
   prepared.filled.push_back({piece, payload.value});
@@ -72,7 +86,7 @@ void ServerProcess::AskMore(std::size_t source) {
   while (from.asked < pieces.size() && from.asked - from.here < kInFlight) {
     Fetch fetch;
     fetch.request = from.asked;
-    fetch.version = prepared.order.version;
+    fetch.version = *prepared.version;
     fetch.array = pieces[from.asked].array;
     fetch.ranges = {{pieces[from.asked].begin, pieces[from.asked].end}};
     ++from.asked;
@@ -81,12 +95,19 @@ void ServerProcess::AskMore(std::size_t source) {
 }
 
 void ServerProcess::EndFetch(const absl::Status& status, bool tell) {
-  if (!prepared_ || std::exchange(prepared_->ended, true)) return;
+  if (!prepared_ || prepared_->ended) return;
+  prepared_->ended = status;
   for (Preparation::Source& source : prepared_->sources) {
     const SessionId stream = std::exchange(source.stream, SessionId{});
     if (stream != SessionId{}) environment_.network.Close(*this, stream);
   }
-  if (tell) Perform(server_->OnPrepared(prepared_->order.number, status, now()));
+  if (!tell) return;
+  const std::uint64_t number = prepared_->order.number;
+  if (prepared_->version) {
+    Perform(server_->OnFilled(number, status, now()));
+  } else if (prepared_->closed > 0) {
+    Perform(server_->OnPrepared(number, status, now()));
+  }
 }
 
 void ServerProcess::Forget(std::uint64_t number) {
@@ -98,7 +119,7 @@ void ServerProcess::Forget(std::uint64_t number) {
 void ServerProcess::Finish(const ps::DropPrepared& work) { Forget(work.number); }
 
 void ServerProcess::Finish(const ps::AdoptPrepared& work) {
-  if (!prepared_ || prepared_->order.number != work.number || prepared_->missing > 0) {
+  if (!prepared_ || prepared_->order.number != work.number || !prepared_->version || prepared_->missing > 0) {
     return environment_.invariants.Break(
         absl::StrCat(machine(), " is to adopt preparation ", work.number, ", which is not there or not complete"));
   }
@@ -106,7 +127,8 @@ void ServerProcess::Finish(const ps::AdoptPrepared& work) {
   if (!fingerprint) return;
   shard_ = Shard{prepared_->order.place, work.version, *fingerprint, *fingerprint, {}};
   Invariants::Held held = HeldNow();
-  held.term = prepared_->order.envelope.term;  // a newer chief, whose log may have lost the layout, may be obeyed already
+  held.term =
+      prepared_->order.envelope.term;  // a newer chief, whose log may have lost the layout, may be obeyed already
   Forget(work.number);
   environment_.invariants.ServerAdopts(index_, held);
   Perform(server_->OnConfigured(work.version, absl::OkStatus(), now()));
@@ -144,7 +166,7 @@ std::optional<std::uint64_t> ServerProcess::FingerprintOf(const Preparation& pre
   if (fingerprints.size() > 1) return broken("what it fetched is of several versions");
   // A place may own nothing.
   if (!fingerprints.empty()) return *fingerprints.begin();
-  return environment_.invariants.FingerprintAt(server_->MakeEnvelope().term, prepared.order.version).value_or(0);
+  return environment_.invariants.FingerprintAt(server_->MakeEnvelope().term, *prepared.version).value_or(0);
 }
 
 void ServerProcess::Finish(const ps::ServeFetch& work) {

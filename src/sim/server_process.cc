@@ -208,6 +208,8 @@ void ServerProcess::Perform(ps::Actions actions) {
       Enqueue(std::move(*snapshot));
     } else if (auto* prepare = std::get_if<ps::PreparePlace>(&action)) {
       Enqueue(std::move(*prepare));
+    } else if (auto* fill = std::get_if<ps::FillPlace>(&action)) {
+      Enqueue(*fill);
     } else if (auto* drop = std::get_if<ps::DropPrepared>(&action)) {
       Enqueue(*drop);
     } else if (auto* adopt = std::get_if<ps::AdoptPrepared>(&action)) {

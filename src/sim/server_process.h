@@ -24,9 +24,9 @@ class ServerProcess final : public Peer {
   void OnTimer() override;
   void OnMessage(SessionId stream, Message message, Payload payload) override;
   void OnClosed(SessionId stream) override;
-  void Reconnect();  // while the old stream stays open
+  void Reconnect();                                       // while the old stream stays open
   void ReconnectInWork() { reconnects_in_work_ = true; }  // in the middle of the next decision
-  void Leave();      // SIGTERM: once its stripes have moved to others; in the end anyway
+  void Leave();  // SIGTERM: once its stripes have moved to others; in the end anyway
   void FailSnapshot() { ++failing_snapshots_; }
 
   // The end of the simulation: the Server is gone.
@@ -39,7 +39,8 @@ class ServerProcess final : public Peer {
 
  private:
   using Work = std::variant<ps::Initialise, ps::Restore, ps::AllocateSlot, ps::ComputeNorms, ps::ApplyDecision,
-                            ps::StartSnapshot, ps::PreparePlace, ps::DropPrepared, ps::AdoptPrepared, ps::ServeFetch>;
+                            ps::StartSnapshot, ps::PreparePlace, ps::FillPlace, ps::DropPrepared, ps::AdoptPrepared,
+                            ps::ServeFetch>;
   struct Shard {
     ps::Place place;
     Version version;
@@ -60,10 +61,13 @@ class ServerProcess final : public Peer {
     };
     ps::PreparePlace order;
     std::vector<Pieces> plan;  // by source
+    Pieces own;                // copied from the shard of the layout that rules
     std::vector<Source> sources;
+    std::size_t closed = 0;   // sources that have not answered yet
     std::size_t missing = 0;  // pieces
+    std::optional<Version> version;
     std::vector<Filled> filled;
-    bool ended = false;
+    std::optional<absl::Status> ended;
   };
 
   void Perform(ps::Actions actions);
@@ -87,6 +91,7 @@ class ServerProcess final : public Peer {
 
   // server_move.cc
   void Finish(const ps::PreparePlace& work);
+  void Finish(const ps::FillPlace& work);
   void Finish(const ps::DropPrepared& work);
   void Finish(const ps::AdoptPrepared& work);
   void Finish(const ps::ServeFetch& work);

@@ -84,7 +84,7 @@ class Process:
 
 class Job:
     def __init__(self, options):
-        self.bin, self.source = options.bin, options.source
+        self.bin, self.source = os.path.abspath(options.bin), options.source
         self.folder = tempfile.mkdtemp(prefix="evenkeel_cluster_")
         self.model_dir = os.path.join(self.folder, "job")
         self.processes = []

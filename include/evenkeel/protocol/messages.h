@@ -277,8 +277,8 @@ struct Configure {
   friend bool operator==(const Configure&, const Configure&) = default;
 };
 
-// Make ready, beside what there is, for a place in a layout to come: fetch from the servers of the one that rules what it
-// needs of their parameters and slots. Nothing is decided meanwhile. Answered by Prepared.
+// Make ready, beside what there is, for a place in a layout to come: memory, and streams to the servers of the one that
+// rules. Training goes on. Answered by Prepared.
 struct Prepare {
   LayoutNumber layout;  // to come; the envelope has the one that rules
   ServerIndex server;
@@ -287,9 +287,16 @@ struct Prepare {
   std::int64_t bucket_bytes = 0;
   OptimizerSpec optimizer;
   std::vector<ServerAddress> sources;  // in the order of the layout that rules
-  Version version;                     // that they hold
   bool measure_gradients = false;
   friend bool operator==(const Prepare&, const Prepare&) = default;
+};
+
+// Fetch what the prepared place needs of the sources' parameters, statistics and slots. Nothing is decided meanwhile.
+// Answered by Filled.
+struct Fill {
+  LayoutNumber layout;
+  Version version;  // that they hold
+  friend bool operator==(const Fill&, const Fill&) = default;
 };
 
 // The layout that was prepared will not come; its memory is freed.
@@ -298,7 +305,7 @@ struct Abandon {
   friend bool operator==(const Abandon&, const Abandon&) = default;
 };
 
-// The layout that was prepared rules: the envelope has its number. Answered by Configured.
+// The layout that was filled rules: the envelope has its number. Answered by Configured.
 struct Switch {
   Version version;  // unchanged by the move
   friend bool operator==(const Switch&, const Switch&) = default;
@@ -393,8 +400,14 @@ struct Configured {
 
 struct Prepared {
   LayoutNumber layout;
-  std::string error;  // empty: ready
+  std::string error;  // empty: it can be filled
   friend bool operator==(const Prepared&, const Prepared&) = default;
+};
+
+struct Filled {
+  LayoutNumber layout;
+  std::string error;  // empty: all is there
+  friend bool operator==(const Filled&, const Filled&) = default;
 };
 
 // In order; several messages where there are many.
@@ -526,7 +539,7 @@ using Body = std::variant<Join, Ready, Renew, Leave, StepReport, EvalReport, Sta
                           Configured, KeptDecisions, MembersAck, Staged, Sealed, Applied, SnapshotDone,          //
                           Hello, HelloAck, Stage, StageAck, Pull, PullData,                                      //
                           ExperimentRequest, ExperimentReply, Drain, OrderReply, LeaveNow,                       //
-                          Scale, Prepare, Abandon, Switch, Prepared, Fetch, FetchData>;
+                          Scale, Prepare, Fill, Abandon, Switch, Prepared, Filled, Fetch, FetchData>;
 
 struct Message {
   Envelope envelope;

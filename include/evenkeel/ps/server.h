@@ -1,8 +1,9 @@
 // The decisions of a parameter server: which messages are obeyed, what is staged, sealed, applied and answered.
 //
 // Pure: reads no clock, starts no thread, does no I/O and sees no floats. Events and `now` go in; actions come out and
-// are to be carried out in the order given. Initialise, Restore, AllocateSlot, ComputeNorms, ApplyDecision, StartSnapshot,
-// PreparePlace (but for what others send), DropPrepared, AdoptPrepared and ServeFetch form one queue: each begins after the one before it has ended and been reported.
+// are to be carried out in the order given. Initialise, Restore, AllocateSlot, ComputeNorms, ApplyDecision,
+// StartSnapshot, FillPlace (but for what others send), AdoptPrepared and ServeFetch form one queue: each begins after
+// the one before it has ended and been reported. PreparePlace and DropPrepared are outside it.
 //
 // Threading: none; one caller at a time.
 // Time:      always passed in.
@@ -76,8 +77,8 @@ struct Restore {
 struct AllocateSlot {
   StageSlot slot;
 };
-// Beside what there is: memory for a place in a layout to come, filled from the servers of the one that rules; what this
-// server holds itself is copied first. Answered by OnPrepared, at any time.
+// Beside what there is, while training goes on: memory for a place in a layout to come, and streams to the servers of
+// the one that rules, as far as they hold any of it. Answered by OnPrepared, at any time.
 struct PreparePlace {
   std::uint64_t number = 0;  // of this preparation
   Place place;
@@ -85,12 +86,17 @@ struct PreparePlace {
   std::optional<ServerIndex> own;               // this server's place there
   std::vector<ServerAddress> sources;           // in its order
   Envelope envelope;                            // for Hello and Fetch
+};
+// What was prepared gets what belongs there of this version: what this server holds itself is copied first, then others
+// send. Answered by OnFilled, at any time.
+struct FillPlace {
+  std::uint64_t number = 0;
   Version version;
 };
 struct DropPrepared {
   std::uint64_t number = 0;
 };
-// What was prepared takes the place of what there is, and publishes the version. Answered by OnConfigured.
+// What was filled takes the place of what there is, and publishes the version. Answered by OnConfigured.
 struct AdoptPrepared {
   std::uint64_t number = 0;
   Version version;
@@ -130,7 +136,7 @@ struct LogLine {
 };
 using Action = std::variant<SendToChief, SendToWorker, CloseWorker, RejoinChief, Initialise, Restore, AllocateSlot,
                             ComputeNorms, ApplyDecision, StartSnapshot, ServePull, Finish, LogLine, PreparePlace,
-                            DropPrepared, AdoptPrepared, ServeFetch>;
+                            FillPlace, DropPrepared, AdoptPrepared, ServeFetch>;
 using Actions = std::vector<Action>;
 
 // Leave to write one stripe into a slot. While it is held, nothing else writes that stripe.
@@ -179,6 +185,7 @@ class Server {
   // `squared_sums`: as Shard::Apply gave them.
   Actions OnApplied(Version version, double apply_seconds, std::vector<double> squared_sums, TimePoint now);
   Actions OnPrepared(std::uint64_t number, const absl::Status& status, TimePoint now);
+  Actions OnFilled(std::uint64_t number, const absl::Status& status, TimePoint now);
   // Asks the chief to have the stripes moved to others; Finish follows once it lets this server go.
   Actions AskToLeave(const std::string& reason, TimePoint now);
   // An error in `done` is the chief's to judge.
@@ -272,6 +279,7 @@ class Server {
   void OnContinue(const Continue& order);
   void MaybeConfirmContinue();
   void OnPrepare(const Envelope& envelope, const Prepare& prepare);
+  void OnFill(const Envelope& envelope, const Fill& fill);
   void OnSwitch(const Envelope& envelope, const Switch& order);
   void OnLeaveNow(const LeaveNow& order);
   void DropPreparation();
@@ -347,7 +355,7 @@ class Server {
   std::uint64_t configuration_ = 0;
   Generation generation_;
   LayoutNumber layout_number_;
-  Term place_term_;  // of the chief that gave us this place, or goes on with it
+  Term place_term_;             // of the chief that gave us this place, or goes on with it
   bool continue_owed_ = false;  // Configured, once no snapshot for an earlier chief is under way
   Place place_;
   Version start_version_;
@@ -359,9 +367,11 @@ class Server {
     std::uint64_t number = 0;
     Generation generation;
     LayoutNumber layout;
-    Version version;
     Place place;
-    bool ready = false;
+    bool own = false;                // this server holds a part
+    bool ready = false;              // to be filled
+    std::optional<Version> version;  // of Fill
+    bool filled = false;
   };
   std::optional<Preparation> prepared_;
   std::uint64_t preparations_ = 0;

@@ -235,6 +235,11 @@ void FakeCluster::ServerStages(int index, const StageMessage& stage) {
   for (const auto& [number, seal] : server.seals) TrySeal(index, number);
 }
 
+void FakeCluster::ReleasePrepared() {
+  hold_prepared_ = false;
+  for (auto& [session, message] : std::exchange(held_prepared_, {})) to_chief_[session].push_back(std::move(message));
+}
+
 void FakeCluster::ServerReceives(int index, const Message& message) {
   Server& server = servers_[static_cast<std::size_t>(index)];
   auto reply = [&](Body body) { to_chief_[server.session].push_back(FromServer(index, std::move(body))); };
@@ -252,18 +257,28 @@ void FakeCluster::ServerReceives(int index, const Message& message) {
     reply(Configured{server.place, configure->version, 64});
   }
   if (const auto* prepare = std::get_if<Prepare>(&message.body)) {
-    for (const ServerAddress& source : prepare->sources) {
-      const auto from = static_cast<std::size_t>(source.address.back() - '0');
-      REQUIRE(servers_[from].version == prepare->version);
-    }
     if (prepare_error_.empty()) server.prepared = *prepare;
-    reply(Prepared{prepare->layout, prepare_error_});
+    if (hold_prepared_) {
+      held_prepared_.emplace_back(server.session, FromServer(index, Prepared{prepare->layout, prepare_error_}));
+    } else {
+      reply(Prepared{prepare->layout, prepare_error_});
+    }
+  }
+  if (const auto* fill = std::get_if<Fill>(&message.body)) {
+    REQUIRE(server.prepared);
+    REQUIRE(server.prepared->layout == fill->layout);
+    for (const ServerAddress& source : server.prepared->sources) {
+      const auto from = static_cast<std::size_t>(source.address.back() - '0');
+      REQUIRE(servers_[from].version == fill->version);
+    }
+    if (fill_error_.empty()) server.filled = fill->version;
+    reply(Filled{fill->layout, fill_error_});
   }
   if (const auto* order = std::get_if<Switch>(&message.body)) {
     if (server.layout != message.envelope.layout) {
       REQUIRE(server.prepared);
       REQUIRE(server.prepared->layout == message.envelope.layout);
-      REQUIRE(server.prepared->version == order->version);
+      REQUIRE(server.filled == order->version);
       REQUIRE(server.staged.empty());
       if (server.version != order->version) server.applied.clear();
       server.generation = message.envelope.generation;
@@ -271,6 +286,7 @@ void FakeCluster::ServerReceives(int index, const Message& message) {
       server.place = server.prepared->server;
       server.version = order->version;
       server.prepared.reset();
+      server.filled.reset();
     }
     reply(Configured{server.place, order->version, 64});
   }

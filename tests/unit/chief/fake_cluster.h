@@ -22,7 +22,7 @@ struct FakeClusterOptions {
   std::int64_t samples = 1000;
   std::string overrides;  // separated by spaces: "train.sync.mode=asp train.epochs=2"
   std::uint64_t seed = 1;
-  double duplicate = 0;   // share of messages delivered twice
+  double duplicate = 0;  // share of messages delivered twice
   std::optional<Manifest> resume;
   bool expects_evaluator = false;
   bool timed = false;  // workers take the time that they report
@@ -39,14 +39,18 @@ class FakeCluster {
   void StepOnce();
   void RunUntil(const std::function<bool()>& done, int steps = 1000000);
 
-  void KillWorker(int index);            // silently: its lease must find out
+  void KillWorker(int index);                // silently: its lease must find out
   void PauseWorker(int index, bool paused);  // takes and sends nothing
   void LeaveWorker(int index);
-  void KillServer(int index);   // silently: its lease must find out
-  void StartServer(int index);  // a new process under the same name, or one more
+  void KillServer(int index);        // silently: its lease must find out
+  void StartServer(int index);       // a new process under the same name, or one more
   void AskServerToLeave(int index);  // SIGTERM
   // Of a server that prepares for a layout to come; "": it is ready.
   void SetPrepareError(std::string error) { prepare_error_ = std::move(error); }
+  // Answers to Prepare wait for ReleasePrepared.
+  void HoldPrepared() { hold_prepared_ = true; }
+  void ReleasePrepared();
+  void SetFillError(std::string error) { fill_error_ = std::move(error); }
   // The first server cannot write its part of this commit's checkpoint.
   void FailSnapshot(CommitNumber commit) { failing_snapshot_ = commit; }
   OrderReply Order(Body order);
@@ -80,7 +84,9 @@ class FakeCluster {
   bool WorkerGone(int index) const { return workers_.at(static_cast<std::size_t>(index)).ended; }
   std::string Refusal(int index) const { return workers_.at(static_cast<std::size_t>(index)).refusal; }
   // Decisions applied by each server, in order.
-  const std::vector<Decision>& applied(int server) const { return servers_.at(static_cast<std::size_t>(server)).applied; }
+  const std::vector<Decision>& applied(int server) const {
+    return servers_.at(static_cast<std::size_t>(server)).applied;
+  }
   // What a worker would send, whoever it is: for stale and foreign messages.
   void Inject(int worker, Message message);
   Envelope EnvelopeOf(int worker) const;
@@ -109,6 +115,7 @@ class FakeCluster {
     LayoutNumber layout;
     ServerIndex place;
     std::optional<Prepare> prepared;
+    std::optional<Version> filled;
     bool released = false;
     bool measures = false;
   };
@@ -164,7 +171,9 @@ class FakeCluster {
   int poisoned_ = -1;
   double squared_sum_ = 1;
   double noise_scale_ = 0;
-  std::string prepare_error_;
+  std::string prepare_error_, fill_error_;
+  bool hold_prepared_ = false;
+  std::vector<std::pair<SessionId, Message>> held_prepared_;
   std::optional<CommitNumber> failing_snapshot_;
 };
 

@@ -103,18 +103,56 @@ TEST_CASE("the servers become more as ordered once enough have joined, and fewer
   REQUIRE((cluster.ServerReleased(1) && cluster.ServerReleased(2)));
 }
 
-TEST_CASE("a move that a server cannot prepare is given up and tried again; training goes on meanwhile", "[chief]") {
+TEST_CASE("a move that a server cannot prepare or fill is given up and tried again; training goes on meanwhile",
+          "[chief]") {
   FakeCluster cluster(Options(""));
   cluster.RunUntil([&] { return cluster.commits().size() >= 5; });
-  cluster.SetPrepareError("no memory");
+  const bool prepare = GENERATE(true, false);
+  prepare ? cluster.SetPrepareError("no memory") : cluster.SetFillError("ps:1 is gone");
   REQUIRE(cluster.Order(Drain{"ps:0"}).accepted);
   const std::size_t before = cluster.commits().size();
   cluster.RunUntil([&] { return cluster.commits().size() >= before + 9; });
   REQUIRE(cluster.layouts().size() == 1);
   cluster.SetPrepareError("");
+  cluster.SetFillError("");
   REQUIRE(cluster.Run());
   CheckExact(cluster);
   REQUIRE(cluster.rollbacks() == 0);
+}
+
+TEST_CASE("training and checkpoints go on while servers prepare for another layout", "[chief]") {
+  FakeCluster cluster(Options("membership.ps_replacement_timeout_ms=50000 " + kModes[GENERATE(0, 1, 2)]));
+  cluster.RunUntil([&] { return cluster.commits().size() >= 5; });
+  cluster.HoldPrepared();
+  REQUIRE(cluster.Order(Drain{"ps:0"}).accepted);
+  const std::size_t before = cluster.commits().size();
+  cluster.RunUntil([&] { return cluster.commits().size() >= before + 20; });
+  REQUIRE(cluster.layouts().size() == 1);
+  REQUIRE(cluster.manifests().size() >= 2);
+  cluster.ReleasePrepared();
+  cluster.RunUntil([&] { return cluster.layouts().size() == 2; });
+  REQUIRE(cluster.Run());
+  CheckExact(cluster);
+  REQUIRE(cluster.rollbacks() == 0);
+  REQUIRE(cluster.ServerReleased(0));
+}
+
+TEST_CASE("an order that comes while a layout is prepared takes the former one's place", "[chief]") {
+  FakeClusterOptions options = Options("membership.ps_replacement_timeout_ms=50000");
+  options.servers = 3;
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() >= 5; });
+  cluster.HoldPrepared();
+  REQUIRE(cluster.Order(Scale{1}).accepted);
+  const std::size_t before = cluster.commits().size();
+  cluster.RunUntil([&] { return cluster.commits().size() >= before + 2; });
+  const std::uint32_t second = GENERATE(2, 3);
+  REQUIRE(cluster.Order(Scale{second}).accepted);
+  cluster.ReleasePrepared();
+  REQUIRE(cluster.Run());
+  CheckExact(cluster);
+  for (const LayoutRecord& record : cluster.layouts()) REQUIRE(record.servers.size() != 1);
+  REQUIRE(cluster.layouts().back().servers.size() == second);
 }
 
 TEST_CASE("the last server is not let go", "[chief]") {

@@ -191,11 +191,12 @@ inline std::vector<Body> SampleBodies() {
               .bucket_bytes = 5,
               .optimizer = SampleOptimizer(),
               .sources = {{"h:1", Incarnation(2), "ps:0"}, {"h:2", Incarnation(3), "ps:1"}},
-              .version = SampleVersion(6),
               .measure_gradients = true},
+      Fill{.layout = LayoutNumber(4), .version = SampleVersion(6)},
       Abandon{.layout = LayoutNumber(4)},
       Switch{.version = SampleVersion(6)},
       Prepared{.layout = LayoutNumber(4), .error = "e"},
+      Filled{.layout = LayoutNumber(4), .error = "e"},
       Fetch{.request = 1, .version = SampleVersion(6), .array = 2, .ranges = {{16, 32}, {0, 16}}},
       FetchData{.request = 1, .version = SampleVersion(6)},
   };

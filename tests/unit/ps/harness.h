@@ -73,8 +73,9 @@ class Conversation {
       if (std::holds_alternative<Initialise>(action) || std::holds_alternative<Restore>(action) ||
           std::holds_alternative<AllocateSlot>(action) || std::holds_alternative<ComputeNorms>(action) ||
           std::holds_alternative<ApplyDecision>(action) || std::holds_alternative<StartSnapshot>(action) ||
-          std::holds_alternative<PreparePlace>(action) || std::holds_alternative<DropPrepared>(action) ||
-          std::holds_alternative<AdoptPrepared>(action) || std::holds_alternative<ServeFetch>(action)) {
+          std::holds_alternative<PreparePlace>(action) || std::holds_alternative<FillPlace>(action) ||
+          std::holds_alternative<DropPrepared>(action) || std::holds_alternative<AdoptPrepared>(action) ||
+          std::holds_alternative<ServeFetch>(action)) {
         memory.push_back(action);
       }
     }
@@ -90,6 +91,7 @@ class Conversation {
       if (auto* a = std::get_if<AllocateSlot>(&action)) Take(server.OnSlotReady(a->slot, absl::OkStatus(), now));
       if (auto* a = std::get_if<ComputeNorms>(&action)) Take(server.OnNorms(a->set, a->attempt, {{0, 2.5}}, now));
       if (auto* a = std::get_if<PreparePlace>(&action)) Take(server.OnPrepared(a->number, prepared, now));
+      if (auto* a = std::get_if<FillPlace>(&action)) Take(server.OnFilled(a->number, filled, now));
       if (auto* a = std::get_if<AdoptPrepared>(&action)) Take(server.OnConfigured(a->version, absl::OkStatus(), now));
       if (auto* a = std::get_if<ApplyDecision>(&action)) Take(server.OnApplied(a->decision.version, 0.01, squared_sums, now));
     }
@@ -134,7 +136,8 @@ class Conversation {
     Worker(11, Hello{"worker:1"});
   }
 
-  Decision Decide(std::uint64_t commit, std::uint64_t set, const std::vector<UpdateId>& updates, std::uint32_t attempt = 0) {
+  Decision Decide(std::uint64_t commit, std::uint64_t set, const std::vector<UpdateId>& updates,
+                  std::uint32_t attempt = 0) {
     Decision decision{.version = At(commit, generation), .set = SetNumber(set), .attempt = attempt};
     for (const UpdateId& update : updates) decision.updates.push_back(CommittedUpdate{.update = update});
     decision.samples = 10;
@@ -180,7 +183,7 @@ class Conversation {
   std::uint64_t chain = 0;
   bool hold_memory = false;
   std::vector<double> squared_sums;  // of every decision applied
-  absl::Status prepared;  // how preparations end
+  absl::Status prepared, filled;  // how preparations and fillings end
   std::vector<Action> memory, done;
   std::vector<Message> chief;
   std::map<std::uint64_t, std::vector<Message>> workers;

@@ -6,8 +6,8 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// Place `server` of two in layout `number`, filled from the one server of the layout that rules.
-Prepare ToTwo(std::uint64_t number, std::uint32_t server = 0, Version version = At(1)) {
+// Place `server` of two in layout `number`, to be filled from the one server of the layout that rules.
+Prepare ToTwo(std::uint64_t number, std::uint32_t server = 0) {
   Prepare prepare;
   prepare.layout = LayoutNumber(number);
   prepare.server = ServerIndex(server);
@@ -15,7 +15,6 @@ Prepare ToTwo(std::uint64_t number, std::uint32_t server = 0, Version version = 
   prepare.tensors = SmallModel();
   prepare.bucket_bytes = 4 << 20;
   prepare.sources = {ServerAddress{.address = "here:1", .name = "ps:0"}};
-  prepare.version = version;
   return prepare;
 }
 
@@ -29,9 +28,15 @@ void Train(Conversation& c) {
   c.Forget();
 }
 
+void PrepareAndFill(Conversation& c) {
+  c.Chief(ToTwo(2));
+  c.Chief(Fill{LayoutNumber(2), At(1)});
+  REQUIRE(c.ToChief<Filled>() == std::vector<Filled>{{LayoutNumber(2), ""}});
+}
+
 }  // namespace
 
-TEST_CASE("a prepared place rules from the switch on, with the chain of decisions", "[ps]") {
+TEST_CASE("a filled place rules from the switch on, with the chain of decisions", "[ps]") {
   Conversation c;
   Train(c);
   c.Chief(ToTwo(2));
@@ -40,9 +45,16 @@ TEST_CASE("a prepared place rules from the switch on, with the chain of decision
   CHECK(place.own == ServerIndex(0));  // it copies what it holds itself
   CHECK(place.place.layout->servers() == 2);
   CHECK(place.from->servers() == 1);
-  CHECK(place.version == At(1));
   CHECK(place.envelope.layout == LayoutNumber(1));  // what the sources rule by
   REQUIRE(c.ToChief<Prepared>() == std::vector<Prepared>{{LayoutNumber(2), ""}});
+  CHECK(c.Done<FillPlace>().empty());
+  c.Chief(Fill{LayoutNumber(2), At(1)});
+  REQUIRE(c.Done<FillPlace>().size() == 1);
+  CHECK(c.Done<FillPlace>()[0].version == At(1));
+  REQUIRE(c.ToChief<Filled>() == std::vector<Filled>{{LayoutNumber(2), ""}});
+  c.Chief(Fill{LayoutNumber(2), At(1)});  // again: answered from memory
+  CHECK(c.Done<FillPlace>().size() == 1);
+  CHECK(c.ToChief<Filled>().size() == 2);
   c.Worker(10, Pull{.request = 1, .at_least = At(1), .deadline_ms = 1000});
   CHECK(c.served.size() == 1);  // meanwhile the former place serves
 
@@ -74,6 +86,7 @@ TEST_CASE("a server without a place prepares one from the others and takes up wo
   c.Chief(ToTwo(2, 1));
   REQUIRE(c.Done<PreparePlace>().size() == 1);
   CHECK_FALSE(c.Done<PreparePlace>()[0].own);
+  c.Chief(Fill{LayoutNumber(2), At(1)});
   c.layout = 2;
   c.Chief(Switch{At(1)});
   CHECK(c.server.published() == At(1));
@@ -83,7 +96,7 @@ TEST_CASE("a server without a place prepares one from the others and takes up wo
 TEST_CASE("workers of the former layout are told to come again", "[ps]") {
   Conversation c;
   Train(c);
-  c.Chief(ToTwo(2));
+  PrepareAndFill(c);
   c.layout = 2;
   c.Chief(Switch{At(1)});
   c.Forget();
@@ -142,41 +155,87 @@ TEST_CASE("what cannot be prepared is the chief's to judge", "[ps]") {
   CHECK_THAT(c.ToChief<Prepared>()[0].error, Contains("256 MiB"));
   CHECK(c.Done<DropPrepared>().size() == 1);
   c.prepared = absl::OkStatus();
-  c.Chief(ToTwo(3, 0, At(7)));  // a version that it does not hold
-  REQUIRE(c.ToChief<Prepared>().size() == 2);
-  CHECK_THAT(c.ToChief<Prepared>()[1].error, Contains("g1.c1, not g1.c7"));
   c.Chief(ToTwo(4, 2));  // no such place
-  REQUIRE(c.ToChief<Prepared>().size() == 3);
-  CHECK_THAT(c.ToChief<Prepared>()[2].error, Contains("place 2 of 2"));
+  REQUIRE(c.ToChief<Prepared>().size() == 2);
+  CHECK_THAT(c.ToChief<Prepared>()[1].error, Contains("place 2 of 2"));
   CHECK(c.Done<PreparePlace>().size() == 1);
+  CHECK_FALSE(c.finished);
+}
+
+TEST_CASE("training goes on between an order to prepare and the one to fill", "[ps]") {
+  Conversation c;
+  Train(c);
+  c.Chief(ToTwo(2));
+  c.StageAll(10, Update(10, 2));
+  c.Chief(Seal{SetNumber(2), 0, {Update(10, 2)}});
+  c.Chief(c.Decide(2, 2, {Update(10, 2)}));
+  REQUIRE(c.server.published() == At(2));
+  c.Chief(Fill{LayoutNumber(2), At(2)});
+  REQUIRE(c.ToChief<Filled>() == std::vector<Filled>{{LayoutNumber(2), ""}});
+  c.layout = 2;
+  c.Chief(Switch{At(2)});
+  CHECK(c.server.published() == At(2));
+  CHECK_FALSE(c.finished);
+}
+
+TEST_CASE("what cannot be filled is the chief's to judge", "[ps]") {
+  Conversation c;
+  Train(c);
+  const std::uint64_t layout = 2;
+  std::string why;
+  SECTION("it was not prepared") { why = "not prepared"; }
+  SECTION("its memory is not there yet") {
+    c.hold_memory = true;
+    c.Chief(ToTwo(layout));
+    why = "not prepared";
+  }
+  SECTION("it does not hold that version") {
+    c.Chief(ToTwo(layout));
+    why = "g1.c1, not g1.c7";
+  }
+  SECTION("others do not give what they hold") {
+    c.filled = absl::UnavailableError("the stream to ps:1 broke");
+    c.Chief(ToTwo(layout));
+    why = "ps:1 broke";
+  }
+  c.Chief(Fill{LayoutNumber(layout), c.filled.ok() && why != "not prepared" ? At(7) : At(1)});
+  REQUIRE(c.ToChief<Filled>().size() == 1);
+  CHECK_THAT(c.ToChief<Filled>()[0].error, Contains(why));
   CHECK_FALSE(c.finished);
 }
 
 TEST_CASE("orders of a layout that is over are ignored", "[ps]") {
   Conversation c;
   Train(c);
-  c.Chief(ToTwo(2));
+  PrepareAndFill(c);
   c.layout = 2;
   c.Chief(Switch{At(1)});
   c.Forget();
   c.layout = 1;
   c.Chief(ToTwo(2));
+  c.Chief(Fill{LayoutNumber(2), At(1)});
   c.Chief(Switch{At(1)});
   CHECK(c.done.empty());
   CHECK(c.ToChief<Prepared>().empty());
+  CHECK(c.ToChief<Filled>().empty());
   CHECK_FALSE(c.finished);
 }
 
-TEST_CASE("a switch to what was not prepared ends the server rather than the training's truth", "[ps]") {
+TEST_CASE("a switch to what was not filled ends the server rather than the training's truth", "[ps]") {
   Conversation c;
   Train(c);
   SECTION("nothing was prepared") {}
-  SECTION("at another version") { c.Chief(ToTwo(2)); }
-  SECTION("not ready yet") {
-    c.hold_memory = true;
-    c.Chief(ToTwo(2));
+  bool other_version = false;
+  SECTION("at another version") {
+    PrepareAndFill(c);
+    other_version = true;
   }
-  const bool other_version = !c.done.empty();
+  SECTION("not filled") { c.Chief(ToTwo(2)); }
+  SECTION("not complete yet") {
+    c.Chief(ToTwo(2));
+    c.hold_memory = true;
+    c.Chief(Fill{LayoutNumber(2), At(1)});
+  }
   c.layout = 2;
   c.Chief(Switch{other_version ? At(2) : At(1)});
   REQUIRE(c.finished);

@@ -71,22 +71,35 @@ struct Transfer {
     REQUIRE(listener.ok());
     listeners.push_back(*std::move(listener));
   }
-  void Start() {
+  void Open() {
     ps::PreparePlace order;
     order.place = {Over(1), ServerIndex(0), optimizer};
     order.from = Over(2);
     order.sources = {ServerAddress{.address = "a", .name = "ps:0"}, ServerAddress{.address = "b", .name = "ps:1"}};
-    order.version = kVersion;
     shard = *ps::Shard::Create(order.place, pool);
     shard->BeginMove();
     fetch = std::make_shared<StateFetch>(shard, ps::Shard::PlanMove(*order.from, order.place), order, "ps:2",
-                                         *transport, std::chrono::seconds(5), [this](const absl::Status& status) {
-                                           MutexLock lock(mutex);
-                                           end = status;
-                                           ++ends;
-                                           changed.NotifyAll();
-                                         });
-    fetch->Start();
+                                         *transport, std::chrono::seconds(5));
+    fetch->Open([this](const absl::Status& status) { Ended(status); });
+  }
+  void Fill() {
+    {
+      MutexLock lock(mutex);
+      end.reset();
+      ends = 0;
+    }
+    fetch->Fill(kVersion, [this](const absl::Status& status) { Ended(status); });
+  }
+  void Start() {
+    Open();
+    REQUIRE(End().ok());
+    Fill();
+  }
+  void Ended(const absl::Status& status) {
+    MutexLock lock(mutex);
+    end = status;
+    ++ends;
+    changed.NotifyAll();
   }
   absl::Status End() {
     const TimePoint deadline = Clock::Real().Now() + std::chrono::seconds(30);
@@ -185,10 +198,24 @@ TEST_CASE("a fetch from a server that is not there says which", "[runtime]") {
   Transfer transfer;
   transfer.listeners[1]->Shutdown(std::chrono::seconds(1));
   transfer.listeners.pop_back();
-  transfer.Start();
+  transfer.Open();
   const absl::Status status = transfer.End();
   CHECK(status.code() == absl::StatusCode::kUnavailable);
   CHECK_THAT(std::string(status.message()), Contains("ps:1 at b"));
+}
+
+TEST_CASE("a source that goes before there is something to fetch is named then", "[runtime]") {
+  Transfer transfer;
+  transfer.Open();
+  REQUIRE(transfer.End().ok());
+  transfer.listeners[1]->Shutdown(std::chrono::seconds(1));
+  transfer.Fill();
+  const absl::Status status = transfer.End();
+  CHECK(status.code() == absl::StatusCode::kUnavailable);
+  CHECK_THAT(std::string(status.message()), Contains("ps:1 at b"));
+  transfer.fetch->Cancel();
+  MutexLock lock(transfer.mutex);
+  CHECK(transfer.ends == 1);
 }
 
 TEST_CASE("a fetch that is called off tells nobody", "[runtime]") {

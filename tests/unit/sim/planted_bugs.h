@@ -47,11 +47,11 @@ class GivesFormerVersion final : public Interposer {
   bool GivesFormer(std::uint32_t) override { return true; }
 };
 
-// A chief takes a server that could not prepare its place for one that is ready.
+// A chief takes a server that could not fill its place for one that is ready.
 class TakesFailedForReady final : public Interposer {
  public:
   void BeforeChief(std::vector<std::pair<SessionId, Message>>& messages) override {
-    if (auto* prepared = std::get_if<Prepared>(&messages.front().second.body)) prepared->error.clear();
+    if (auto* filled = std::get_if<Filled>(&messages.front().second.body)) filled->error.clear();
   }
 };
 

@@ -53,8 +53,8 @@ TEST_CASE("a server that gives a former version to one that prepares a place is 
   RequireCaught<GivesFormerVersion>("fetched");
 }
 
-TEST_CASE("a layout that begins before all have prepared it is caught", "[sim]") {
-  RequireCaught<TakesFailedForReady>("was not prepared");
+TEST_CASE("a layout that begins before all places are filled is caught", "[sim]") {
+  RequireCaught<TakesFailedForReady>("was not filled");
 }
 
 TEST_CASE("a failing list of faults shrinks to fewer that fail", "[sim]") {
