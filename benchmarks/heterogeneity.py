@@ -1,25 +1,34 @@
 #!/usr/bin/env python3
-"""Synchronous training on workers of unequal speed: batching modes side by side on one machine.
+"""Training on workers of unequal speed: batching modes side by side on one machine.
 
-Each worker process gets a CPU quota (cgroup v1 cpu controller, 20 ms period) in the ratio of --speeds, all of them together
---cores. The ideal is the global batch over the summed speeds, each speed measured with that worker alone under its quota.
-Absolute times say little on a shared machine; the ratios come from runs one after the other.
+Each worker process gets a CPU quota (cgroup v1 cpu controller) in the ratio of its speed, all of them together --cores.
+In bsp the ideal is the global batch over the summed speeds, each speed measured with that worker alone under its quota at
+its share of the batch. Absolute times say little on a shared machine; the ratios come from runs one after the other.
 
-  heterogeneity.py --bin build/release/bin --speeds 2,17,20 --modes off,static,model
+  heterogeneity.py --bin build/release/bin                            # the published ratios, all modes
+  heterogeneity.py --speeds 2,17,20 --modes off,model --json h.json
+  heterogeneity.py --speeds 13,13,13 --modes model --change 40:1:3 --change 80:1:1
+  heterogeneity.py --sync asp --speeds 9,12,18 --modes off,model      # the spread of update rates
 """
 import argparse
 import contextlib
 import json
+import math
 import os
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 CGROUP = "/sys/fs/cgroup/cpu"
-PERIOD_US = 20000
+PERIOD_US = 10000
+LEAST_QUOTA_US = 1000  # the kernel's
+SHARES = 262144  # the most that there is, so that what else runs here disturbs little
 MODES = ("off", "static", "proportional", "model")
+PUBLISHED = ("13,13,13", "9,12,18", "2,17,20", "12,12,8,16", "9,9,6,24", "6,6,4,32")
 
 
 def free_port():
@@ -29,16 +38,23 @@ def free_port():
 
 
 class Quota:
-    """A cgroup that gives its processes a share of one core."""
+    """A cgroup that gives its processes a share of one core; None: as much as they need."""
 
     def __init__(self, name, cores):
         self.path = os.path.join(CGROUP, name)
+        self.cores = cores
         os.mkdir(self.path)
-        self.set(cores)
+        self.write("cpu.shares", SHARES)
+        self.slow_down(1)
 
-    def set(self, cores):
-        self.write("cpu.cfs_period_us", PERIOD_US)
-        self.write("cpu.cfs_quota_us", max(1000, round(cores * PERIOD_US)))
+    def slow_down(self, factor):
+        if self.cores is None:
+            return
+        cores = self.cores / factor
+        period = max(PERIOD_US, math.ceil(LEAST_QUOTA_US / cores))
+        self.write("cpu.cfs_quota_us", -1)  # any period goes with it
+        self.write("cpu.cfs_period_us", period)
+        self.write("cpu.cfs_quota_us", max(LEAST_QUOTA_US, round(cores * period)))
 
     def write(self, file, value):
         with open(os.path.join(self.path, file), "w") as out:
@@ -52,41 +68,189 @@ class Quota:
             os.rmdir(self.path)
 
 
-def train(options, quotas, overrides):
-    """One job with a worker a quota; returns its summary."""
+def read_steps(path):
+    """The commits of metrics.csv: seconds since the first ticket, samples, and each worker's fields."""
+    steps = []
+    try:
+        with open(path) as file:
+            header = file.readline().strip().split(",")
+            for line in file:
+                fields = dict(zip(header, line.rstrip("\n").split(",")))
+                if len(fields) < len(header):
+                    break  # still being written
+                workers = {}
+                for entry in fields["workers"].split("; "):
+                    name, *values = entry.split(" ")
+                    workers[name] = {key: float(value) for key, value in (v.split("=") for v in values)}
+                steps.append({"commit": int(fields["commit"]), "seconds": float(fields["seconds"]),
+                              "samples": int(fields["samples"]), "workers": workers})
+    except FileNotFoundError:
+        pass
+    return steps
+
+
+def status(binary, address):
+    out = subprocess.run([os.path.join(binary, "evenkeel"), "status", "--chief", address, "--json"],
+                         capture_output=True, text=True)
+    with contextlib.suppress(ValueError):
+        return json.loads(out.stdout)
+    return {}
+
+
+def train(options, quotas, overrides, changes=()):
+    """One job with a worker a quota; returns its summary and steps."""
     folder = tempfile.mkdtemp(prefix="evenkeel_heterogeneity_")
     address = lambda: f"127.0.0.1:{free_port()}"
     cluster = {"cluster": {"chief": [address()], "ps": [address()], "worker": [address() for _ in quotas]},
                "model_dir": os.path.join(folder, "job")}
-    arguments = ["--experiment", options.experiment, "--threads", "1", "--log-level", "warning",
+    arguments = ["--experiment", options.experiment, "--log-level", options.log_level,
                  *[word for field in overrides for word in ("--set", field)]]
     processes = []
+    applied = []  # (commit seen, index, factor)
 
-    def start(role, index, quota=None):
+    def start(role, index, quota):
         environment = dict(os.environ, TF_CONFIG=json.dumps(dict(cluster, task={"type": role, "index": index})))
-        arguments_here = [a for a in arguments]
-        if role in ("chief", "ps"):
-            position = arguments_here.index("--threads")
-            del arguments_here[position:position + 2]
-        processes.append(subprocess.Popen([os.path.join(options.bin, f"evenkeel-{role}"), *arguments_here],
-                                          env=environment, preexec_fn=quota.enter if quota else None))
+        more = ["--threads", "1"] if role == "worker" else []
+        processes.append(subprocess.Popen([os.path.join(options.bin, f"evenkeel-{role}"), *arguments, *more],
+                                          env=environment, preexec_fn=quota.enter))
 
     try:
-        start("chief", 0)
-        start("ps", 0)
+        start("chief", 0, options.free)
+        start("ps", 0, options.free)
         for index, quota in enumerate(quotas):
             start("worker", index, quota)
-        codes = [process.wait(timeout=options.timeout) for process in processes]
+        deadline = time.monotonic() + options.timeout
+        pending = sorted(changes)
+        while pending:
+            if time.monotonic() > deadline or processes[0].poll() is not None:
+                sys.exit(f"the job ended before --change {pending[0]}")
+            commit = status(options.bin, cluster["cluster"]["chief"][0]).get("commit", 0)
+            while pending and commit >= pending[0][0]:
+                _, index, factor = pending.pop(0)
+                quotas[index].slow_down(factor)
+                applied.append((commit, index, factor))
+            time.sleep(0.05)
+        codes = [process.wait(timeout=max(1, deadline - time.monotonic())) for process in processes]
         if any(codes):
             sys.exit(f"a process ended with an error: {codes}")
         with open(os.path.join(cluster["model_dir"], "summary.json")) as file:
-            return json.load(file)
+            summary = json.load(file)
+        steps = read_steps(os.path.join(cluster["model_dir"], "metrics.csv"))
+        if options.keep:
+            shutil.copy(os.path.join(cluster["model_dir"], "metrics.csv"), options.keep)
+        return summary, steps, applied
     finally:
         for process in processes:
             if process.poll() is None:
                 process.kill()
                 process.wait()
         shutil.rmtree(folder, ignore_errors=True)
+        for quota in quotas:
+            quota.slow_down(1)
+
+
+def waiting(step):
+    """The part of the workers' time in which they wait for the slowest."""
+    busy = [worker["busy_seconds"] for worker in step["workers"].values()]
+    return 1 - statistics.mean(busy) / max(busy) if max(busy) > 0 else 0
+
+
+def describe(steps):
+    """What the later half of a run was like."""
+    later = steps[len(steps) // 2:]
+    errors = [abs(w["predicted_seconds"] / w["busy_seconds"] - 1) for s in later for w in s["workers"].values()
+              if w["predicted_seconds"] > 0 and w["busy_seconds"] > 0]
+    return {"waiting_share": statistics.mean(waiting(s) for s in later),
+            "prediction_error": statistics.median(errors) if errors else None,
+            "last_batches": [w["batch"] for _, w in sorted(steps[-1]["workers"].items())]}
+
+
+def balanced_after(steps, commit, bound=0.10, window=3):
+    """Steps from `commit` until the waiting share stays below the bound (mean of `window`); None: never."""
+    shares = [waiting(s) for s in steps if s["commit"] > commit]
+    for i in range(len(shares) - window + 1):
+        if statistics.mean(shares[i:i + window]) < bound:
+            return i + 1
+    return None
+
+
+def rate_spread(summary):
+    """The fastest worker's updates over the slowest one's, less one."""
+    commits = [worker["commits"] for worker in summary["workers"]]
+    return max(commits) / max(1, min(commits)) - 1
+
+
+def bench_row(options, speeds):
+    common = ["train.epochs=1000", "checkpoint.every_commits=1000000", f"train.sync.mode={options.sync}",
+              *options.set]
+    bsp = options.sync == "bsp"
+    scale = 1 if bsp else len(speeds)  # a commit is a worker's batch there
+    common.append(f"train.max_commits={options.commits * scale}")
+    quotas = []
+    result = {"speeds": speeds, "batch": options.batch, "commits": options.commits, "sync": options.sync, "rows": []}
+    print(f"speeds {','.join(f'{s:g}' for s in speeds)} of {options.cores:g} cores, global batch {options.batch}, "
+          f"{options.sync}", flush=True)
+    try:
+        for index, speed in enumerate(speeds):
+            quotas.append(Quota(f"evenkeel_{os.getpid()}_{index}", options.cores * speed / sum(speeds)))
+        ideal = None
+        if bsp:
+            alone = []
+            for speed, quota in zip(speeds, quotas):
+                batch = max(16, round(options.batch * speed / sum(speeds)))
+                _, steps, _ = train(options, [quota], [*common, f"train.global_batch_size={batch}",
+                                                       f"train.max_commits={min(options.commits, options.alone)}"])
+                alone.append(rate(steps))
+            ideal = sum(alone)
+            result.update(alone=alone, ideal=ideal)
+            print("  alone: " + ", ".join(f"{r:.0f}" for r in alone) + f" examples/s; ideal {ideal:.0f}, "
+                  f"{options.epoch / ideal:.1f} s an epoch", flush=True)
+        for mode in options.modes:
+            settings = [*common, f"train.global_batch_size={options.batch}", f"batching.mode={mode}"]
+            if mode == "off" and options.off_commits:
+                settings.append(f"train.max_commits={options.off_commits * scale}")
+            if mode == "static":
+                settings.append(f"batching.speeds={json.dumps(speeds)}")
+            summary, steps, applied = train(options, quotas, settings, options.change)
+            row = {"mode": mode, "examples_per_second": summary["examples_per_second"],
+                   "steady_examples_per_second": rate(steps), "train_loss": summary["train_loss"],
+                   "mean_batch": [w["mean_batch"] for w in summary["workers"]],
+                   "updates": [w["commits"] for w in summary["workers"]], **describe(steps)}
+            row["seconds_per_epoch"] = options.epoch / row["steady_examples_per_second"]
+            if bsp:
+                row["of_ideal"] = row["steady_examples_per_second"] / ideal
+            else:
+                row["rate_spread"] = rate_spread(summary)
+            if applied:
+                row["balanced_after_steps"] = [[commit, index, factor, balanced_after(steps, commit)]
+                                               for commit, index, factor in applied]
+            result["rows"].append(row)
+            first = result["rows"][0]
+            line = f"  {mode:13} {row['steady_examples_per_second']:6.0f} examples/s (with the start " \
+                   f"{row['examples_per_second']:.0f})  {row['seconds_per_epoch']:6.1f} s an epoch"
+            if bsp:
+                line += f"  {row['of_ideal']:.2f} of the ideal  waiting {row['waiting_share']:.0%}"
+            else:
+                line += f"  updates {row['updates']}, spread {row['rate_spread']:.0%}"
+            if len(result["rows"]) > 1:
+                line += f"  {row['steady_examples_per_second'] / first['steady_examples_per_second']:.2f} x {first['mode']}"
+            if row["prediction_error"] is not None:
+                line += f"  predictions off by {row['prediction_error']:.0%}"
+            print(line + "  batches " + ",".join(f"{b:.0f}" for b in row["last_batches"]), flush=True)
+            for commit, index, factor, after in row.get("balanced_after_steps", []):
+                what = f"balanced again after {after} steps" if after else "never balanced again"
+                print(f"    worker {index} {factor:g} times slower than at first from commit {commit}: {what}", flush=True)
+    finally:
+        for quota in quotas:
+            quota.close()
+    return result
+
+
+def rate(steps, skip=3):
+    """Examples a second without the first steps, in which every process warms up."""
+    skip = min(skip, len(steps) // 2)
+    samples = sum(step["samples"] for step in steps[skip:])
+    return samples / (steps[-1]["seconds"] - steps[skip - 1]["seconds"])
 
 
 def main():
@@ -94,56 +258,42 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=os.path.join(source, "build", "release", "bin"), help="folder of the programs")
     parser.add_argument("--experiment", default=os.path.join(source, "configs", "experiments", "fashion_cnn.json"))
-    parser.add_argument("--speeds", default="2,17,20", help="ratio of the workers' speeds")
-    parser.add_argument("--modes", default="off,static,model", help=f"of {', '.join(MODES)}")
+    parser.add_argument("--speeds", action="append", help=f"ratio of the workers' speeds; default: {' '.join(PUBLISHED)}")
+    parser.add_argument("--modes", default="off,static,proportional,model", help=f"of {', '.join(MODES)}")
+    parser.add_argument("--sync", default="bsp", choices=("bsp", "asp", "ssp"))
     parser.add_argument("--cores", type=float, default=1.6, help="that all workers have together")
-    parser.add_argument("--batch", type=int, default=585, help="global batch size")
+    parser.add_argument("--batch", type=int, default=1152, help="global batch size")
     parser.add_argument("--commits", type=int, default=60, help="steps of each mode")
+    parser.add_argument("--off-commits", type=int, default=0, help="steps of mode off, whose steps are long; 0: as many")
+    parser.add_argument("--alone", type=int, default=25, help="steps of a worker measured alone, at most")
+    parser.add_argument("--change", action="append", default=[], metavar="COMMIT:WORKER:FACTOR",
+                        help="from this commit on the worker is so many times slower than at first")
+    parser.add_argument("--set", action="append", default=[], help="further fields of the experiment")
+    parser.add_argument("--epoch", type=int, default=60000, help="samples of an epoch, for the table")
+    parser.add_argument("--log-level", default="warning")
+    parser.add_argument("--keep", help="copy the last run's metrics.csv here")
     parser.add_argument("--timeout", type=float, default=900, help="seconds for one job")
-    parser.add_argument("--json", help="also write the table to this file")
+    parser.add_argument("--json", help="also write the tables to this file")
     options = parser.parse_args()
-    speeds = [float(speed) for speed in options.speeds.split(",")]
-    modes = options.modes.split(",")
-    for mode in modes:
+    options.modes = options.modes.split(",")
+    for mode in options.modes:
         if mode not in MODES:
             parser.error(f"--modes: '{mode}' is not one of {', '.join(MODES)}")
+    try:
+        options.change = [(int(c), int(w), float(f)) for c, w, f in (entry.split(":") for entry in options.change)]
+    except ValueError:
+        parser.error("--change: expected COMMIT:WORKER:FACTOR, such as 40:1:3")
     if not os.access(CGROUP, os.W_OK):
         print(f"skipped: {CGROUP} (cgroup v1, cpu) is not writable here")
         sys.exit(77)
-
-    common = [f"train.max_commits={options.commits}", "train.epochs=1000", "checkpoint.every_commits=1000000"]
-    quotas = []
+    options.free = Quota(f"evenkeel_{os.getpid()}_free", None)
     try:
-        for index, speed in enumerate(speeds):
-            quotas.append(Quota(f"evenkeel_{os.getpid()}_{index}", options.cores * speed / sum(speeds)))
-        alone = []
-        for speed, quota in zip(speeds, quotas):
-            batch = max(16, round(options.batch * speed / sum(speeds)))
-            summary = train(options, [quota], [*common, f"train.global_batch_size={batch}"])
-            alone.append(summary["examples_per_second"])
-        ideal = sum(alone)
-        print("alone: " + ", ".join(f"{rate:.0f}" for rate in alone) + f" examples/s; ideal {ideal:.0f}", flush=True)
-        rows = []
-        for mode in modes:
-            settings = [*common, f"train.global_batch_size={options.batch}", f"batching.mode={mode}"]
-            if mode == "static":
-                settings.append(f"batching.speeds={json.dumps(speeds)}")
-            summary = train(options, quotas, settings)
-            rate = summary["examples_per_second"]
-            rows.append({"mode": mode, "examples_per_second": rate, "of_ideal": rate / ideal,
-                         "train_loss": summary["train_loss"],
-                         "mean_batch": {w["id"]: w["mean_batch"] for w in summary["workers"]}})
-            row = rows[-1]
-            against = f", {rate / rows[0]['examples_per_second']:.2f} x {rows[0]['mode']}" if len(rows) > 1 else ""
-            print(f"{mode:13} {rate:8.0f} examples/s  {row['of_ideal']:.2f} of the ideal{against}  mean batches "
-                  + ", ".join(f"{batch:.0f}" for batch in row["mean_batch"].values()), flush=True)
-        if options.json:
-            with open(options.json, "w") as out:
-                json.dump({"speeds": speeds, "batch": options.batch, "commits": options.commits, "alone": alone,
-                           "ideal": ideal, "rows": rows}, out, indent=1)
+        results = [bench_row(options, [float(s) for s in speeds.split(",")]) for speeds in options.speeds or PUBLISHED]
     finally:
-        for quota in quotas:
-            quota.close()
+        options.free.close()
+    if options.json:
+        with open(options.json, "w") as out:
+            json.dump(results, out, indent=1)
 
 
 if __name__ == "__main__":

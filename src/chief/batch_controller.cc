@@ -17,6 +17,9 @@ constexpr double kLeastDeadBand = 0.2;  // of it, where steps are quiet
 constexpr std::int64_t kUnbounded = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kUrgentSteps = 8;  // for which an event overrides the hold-off
 constexpr double kUrgentDeadBand = 0.5;   // of it, then
+constexpr double kOtherMachine = 2;       // of what is remembered, as a worker times itself
+constexpr double kTimedBatch = 32;        // at which the two are compared
+constexpr int kUntaughtMax = 2;           // steps whose size is new, in a row, that teach nothing
 constexpr double kNotable = 0.15;         // log of a change of speed that does not wait for the hold-off
 
 using Mode = BatchControllerOptions::Mode;
@@ -28,14 +31,23 @@ std::int64_t Lower(std::int64_t a, std::int64_t b) { return b > 0 ? std::min(a, 
 
 }  // namespace
 
-void BatchController::AddWorker(Incarnation worker, std::string_view name, double declared_speed) {
+void BatchController::AddWorker(Incarnation worker, std::string_view name, double declared_speed, StepTimeLine timed) {
   EK_CHECK(!index_.contains(worker));
   if (!(declared_speed > 0) || !std::isfinite(declared_speed)) declared_speed = 0;
   index_[worker] = workers_.size();
   Worker& added = workers_.emplace_back(worker, name, declared_speed, options_);
   if (const auto known = history_.find(name); known != history_.end()) {
-    added.model.Restore(known->second.record.model);
+    StepTimeModel::State state = known->second.record.model;
+    const double ratio = timed.At(kTimedBatch) / (state.fixed + state.per_sample * kTimedBatch);
+    if (timed.per_sample > 0 && std::abs(std::log(ratio)) > std::log(kOtherMachine)) {
+      for (double* seconds : {&state.fixed, &state.per_sample, &state.prior_fixed, &state.prior_deviation}) {
+        *seconds *= ratio;
+      }
+    }
+    added.model.Restore(state);
     added.throughput.Restore(known->second.record.ceiling);
+  } else if (timed.per_sample > 0 && timed.fixed >= 0) {
+    added.model.Assume(timed);
   }
   members_changed_ = true;
 }
@@ -74,9 +86,10 @@ void BatchController::Remember(State::Record record) {
   history_.insert_or_assign(std::move(name), Memory{history_order_++, std::move(record)});
 }
 
-void BatchController::Observe(Incarnation worker, std::int64_t batch, double compute_seconds) {
+void BatchController::Observe(Incarnation worker, std::int64_t batch, double compute_seconds, bool first_of_size) {
   Worker* found = Find(worker);
   if (found == nullptr || batch <= 0 || !(compute_seconds > 0) || !std::isfinite(compute_seconds)) return;
+  if (!Teaches(*found, batch, compute_seconds, first_of_size)) return;
   if (batch == found->batch) {
     const double weight = found->smoothed_steps++ == 0 ? 1 : options_.smoothing;
     found->smoothed_seconds += weight * (compute_seconds - found->smoothed_seconds);
@@ -99,11 +112,29 @@ void BatchController::Observe(Incarnation worker, std::int64_t batch, double com
     case ThroughputCeiling::Verdict::kLearn:
       break;
   }
+  const bool first = found->model.observations() == 0;
   const std::optional<double> ratio = found->model.Observe(batch, compute_seconds);
+  if (first && std::all_of(workers_.begin(), workers_.end(),
+                           [](const Worker& worker) { return worker.model.observations() > 0; })) {
+    raise("first steps are measured");
+  }
   if (ratio && std::abs(std::log(*ratio)) > kNotable) {
     raise(*ratio > 1 ? absl::StrFormat("%s is %.2f times slower", found->name, *ratio)
                      : absl::StrFormat("%s is %.2f times faster", found->name, 1 / *ratio));
   }
+}
+
+// What a step at a new size proves: that this worker is no slower than that.
+bool BatchController::Teaches(Worker& worker, std::int64_t batch, double seconds, bool first_of_size) const {
+  if (!first_of_size) {
+    worker.untaught = 0;
+    return true;
+  }
+  if (options_.mode != Mode::kModel) return true;
+  StepTimeModel& model = worker.model;
+  if (!model.known()) model.Assume({0, seconds / static_cast<double>(batch)});
+  if (seconds < model.Predict(static_cast<double>(batch))) return true;
+  return ++worker.untaught > kUntaughtMax;
 }
 
 absl::StatusOr<BatchController::Ranges> BatchController::MakeRanges(std::int64_t total) const {
@@ -271,6 +302,28 @@ absl::StatusOr<std::vector<BatchShare>> BatchController::Plan(std::int64_t total
   return Shares();
 }
 
+absl::StatusOr<std::vector<BatchShare>> BatchController::PlanAgain(std::int64_t total) {
+  --steps_since_change_;
+  --age_;
+  --event_steps_;
+  return Plan(total);
+}
+
+// Equal ones, unless what is believed promises more than the dead band.
+std::vector<std::int64_t> BatchController::FirstShares(std::int64_t total, const Ranges& ranges) const {
+  const std::vector<StepTimeLine> lines = Lines();
+  std::vector<std::int64_t> best = MinMaxSplit(total, lines, ranges.of);
+  std::vector<std::int64_t> equal = SplitBatch(total, std::vector<double>(workers_.size(), 1), ranges.of);
+  const auto slowest = [&](const std::vector<std::int64_t>& shares) {
+    double seconds = 0;
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      seconds = std::max(seconds, lines[i].At(static_cast<double>(shares[i])));
+    }
+    return seconds;
+  };
+  return slowest(best) < (1 - options_.dead_band) * slowest(equal) ? best : equal;
+}
+
 std::optional<std::vector<std::int64_t>> BatchController::DecideModel(std::int64_t total, const Ranges& ranges,
                                                                       bool forced) {
   if (forced) {
@@ -278,7 +331,8 @@ std::optional<std::vector<std::int64_t>> BatchController::DecideModel(std::int64
     next_hold_off_ = options_.hold_off_steps;
     age_ = 0;
     event_.clear();
-    return MinMaxSplit(total, Lines(), ranges.of);
+    const bool start = std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.batch == 0; });
+    return start ? FirstShares(total, ranges) : MinMaxSplit(total, Lines(), ranges.of);
   }
   ++age_;
   if (!event_.empty() && ++event_steps_ > kUrgentSteps) event_.clear();
@@ -336,6 +390,7 @@ std::optional<std::vector<std::int64_t>> BatchController::DecideProportional(std
 }
 
 void BatchController::Adopt(const std::vector<std::int64_t>& shares) {
+  ++plans_;
   const std::vector<StepTimeLine> lines = Lines();
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
@@ -389,6 +444,13 @@ double BatchController::PredictedSeconds() const {
     }
   }
   return seconds;
+}
+
+double BatchController::PredictedSeconds(Incarnation worker, std::int64_t batch) const {
+  const auto found = index_.find(worker);
+  if (found == index_.end() || batch <= 0) return 0;
+  const StepTimeModel& model = workers_[found->second].model;
+  return model.known() ? model.Predict(static_cast<double>(batch)) : 0;
 }
 
 std::vector<BatchWorkerView> BatchController::Workers() const {

@@ -84,20 +84,28 @@ class BatchController {
   explicit BatchController(BatchControllerOptions options) : options_(options) {}
 
   // A member more, the last in order. `declared_speed` in samples per any unit of time, the same for all; 0: not
-  // declared. It starts from what is remembered under its name, else from its declared speed, else as the mean of the
-  // others. Requires a new incarnation.
-  void AddWorker(Incarnation worker, std::string_view name, double declared_speed = 0);
+  // declared. `timed` is how it timed itself; per_sample 0: it did not. It starts from what is remembered under its
+  // name, unless it timed itself twice as fast or slow; else from its own timing, else from its declared speed, else as
+  // the mean of the others. Requires a new incarnation.
+  void AddWorker(Incarnation worker, std::string_view name, double declared_speed = 0, StepTimeLine timed = {});
   // Remembers it by name. Unknown: ignored.
   void RemoveWorker(Incarnation worker);
   // No batch of this worker may be larger: what its memory holds. 0: no such bound. Unknown: ignored.
   void SetCeiling(Incarnation worker, std::int64_t batch);
 
-  // A finished step: compute time without waiting. Unknown workers and values that are no time are ignored.
-  void Observe(Incarnation worker, std::int64_t batch, double compute_seconds);
+  // A finished step: its time without waiting. Unknown workers and values that are no time are ignored.
+  // `first_of_size`: it also made what the worker needs for a batch of this size, which the next ones find; it teaches
+  // only what it can prove.
+  void Observe(Incarnation worker, std::int64_t batch, double seconds, bool first_of_size = false);
 
   // The shares of the next step, in order of joining; counts as a step.
   // Errors: kInvalidArgument where the bounds cannot hold; nothing changes. kFailedPrecondition without workers.
   absl::StatusOr<std::vector<BatchShare>> Plan(std::int64_t total);
+
+  // Something has been learnt since the last Plan that should not wait for the step after it.
+  bool asks_again() const { return !event_.empty() && event_steps_ == 0; }
+  // The same step's shares anew.
+  absl::StatusOr<std::vector<BatchShare>> PlanAgain(std::int64_t total);
 
   // The shares of a step that has fewer samples than usual, as at the end of the data: by the same models as the last
   // Plan. Not a step, no decision. The floor does not bind where it cannot. The ceilings hold.
@@ -106,8 +114,11 @@ class BatchController {
   // Why the last Plan that changed shares did: one line.
   const std::string& Explain() const { return reason_; }
   std::int64_t changes() const { return changes_; }  // Plans that changed shares among the same members and total
+  std::int64_t plans() const { return plans_; }      // that changed shares, for whatever reason
   // Of the step planned last: the largest predicted time of its members. 0: nothing known.
   double PredictedSeconds() const;
+  // Of one member's step with `batch` samples. 0: nothing known.
+  double PredictedSeconds(Incarnation worker, std::int64_t batch) const;
   std::vector<BatchWorkerView> Workers() const;
   std::size_t size() const { return workers_.size(); }
 
@@ -130,6 +141,7 @@ class BatchController {
     std::int64_t memory_ceiling = 0;
     StepTimeModel model;
     ThroughputCeiling throughput;
+    int untaught = 0;  // steps in a row that were the first of their size
     std::int64_t batch = 0;
     StepTimeLine planned{0, 1};  // what `batch` was decided by
     // proportional: of the steps at `batch`, and samples per second by the last smoothed time
@@ -150,6 +162,8 @@ class BatchController {
   void Remember(State::Record record);
   absl::StatusOr<Ranges> MakeRanges(std::int64_t total) const;
   std::vector<StepTimeLine> Lines() const;
+  std::vector<std::int64_t> FirstShares(std::int64_t total, const Ranges& ranges) const;
+  bool Teaches(Worker& worker, std::int64_t batch, double seconds, bool first_of_size) const;
   std::vector<double> Rates() const;
   double DeadBand() const;
   void PoolNoise();
@@ -177,6 +191,7 @@ class BatchController {
   std::int64_t hold_off_ = 0;       // steps after the last change
   std::int64_t next_hold_off_ = 0;  // after the next
   std::int64_t changes_ = 0;
+  std::int64_t plans_ = 0;
   std::string pending_reason_;  // of the decision being made
   std::string reason_ = "no plan yet";
 };

@@ -38,8 +38,10 @@ Chief::Impl::Impl(ChiefOptions o)
       last_incarnation(options.history.last_incarnation),
       membership_epoch(options.history.membership_epoch),
       leases(options.experiment.membership.lease,
-             std::max<Duration>(std::chrono::seconds(1), options.experiment.membership.lease / 4)) {
+             std::max<Duration>(std::chrono::seconds(1), options.experiment.membership.lease / 4)),
+      global_batch(options.experiment.train.global_batch_size, options.experiment.batching) {
   const BatchingConfig& batching = options.experiment.batching;
+  if (batching.gradnorm_window > 0) noise.emplace(batching.gradnorm_window);
   if (batching.mode == BatchingConfig::Mode::kProportional || batching.mode == BatchingConfig::Mode::kModel) {
     BatchControllerOptions controller;
     controller.mode = batching.mode == BatchingConfig::Mode::kModel ? BatchControllerOptions::Mode::kModel
@@ -295,7 +297,7 @@ void Chief::Impl::Dispatch(SessionId session, Message& message) {
     if (auto* done = std::get_if<SnapshotDone>(&message.body)) return OnSnapshotDone(*server, *done);
   }
   if (const WorkerState* worker = workers.BySession(session)) {
-    if (std::holds_alternative<Ready>(message.body)) return OnReady(session);
+    if (auto* ready = std::get_if<Ready>(&message.body)) return OnReady(session, *ready);
     if (auto* report = std::get_if<StepReport>(&message.body)) return OnStepReport(session, *report);
     if (auto* leave = std::get_if<Leave>(&message.body)) {
       return leave->after_ticket ? BeginToLeave(*worker, leave->reason)

@@ -1,6 +1,7 @@
 // The chief's state and its parts; each part's functions stand in a file of its own:
-// chief.cc (events, envelopes) · membership.cc (workers) · server_membership.cc · layout_change.cc (which servers share the parameters) · recovery.cc
-// (restarts, rollbacks) · steps.cc (tickets, seals, commits) · ending.cc (checkpoints, the end) · chief_status.cc.
+// chief.cc (events, envelopes) · membership.cc (workers) · server_membership.cc · layout_change.cc (which servers
+// share the parameters) · recovery.cc (restarts, rollbacks) · steps.cc (tickets, seals, commits) · batch_timing.cc
+// (what steps take) · gradient_norms.cc (what servers measure) · ending.cc (checkpoints, the end) · chief_status.cc.
 #pragma once
 
 #include <deque>
@@ -13,6 +14,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "chief/batch_controller.h"
 #include "chief/batch_split.h"
+#include "chief/global_batch.h"
+#include "chief/gradient_noise.h"
 #include "chief/learning_rate.h"
 #include "chief/lease_table.h"
 #include "chief/sample_ledger.h"
@@ -81,6 +84,13 @@ struct WaitingEnd {
   const char* unless = "";
 };
 
+// Squared sums of a commit's gradients, as far as servers have told them.
+struct MeasuredStep {
+  Version version;
+  std::vector<std::pair<Incarnation, std::int64_t>> updates;  // worker and samples, rank order
+  std::vector<std::vector<double>> by_server;                 // as in Applied; empty: not told
+};
+
 struct CheckpointInProgress {
   Manifest manifest;                            // frozen at its version; parts filled in as they come
   std::vector<std::optional<PartInfo>> parts;   // by server
@@ -119,12 +129,13 @@ struct Chief::Impl {
   void OnWorkerJoin(SessionId session, Join& join);
   bool AdoptOrCompareModel(SessionId session, const Join& join);
   bool CheckResume();
-  void OnReady(SessionId session);
+  void OnReady(SessionId session, const Ready& ready);
   void BeginToLeave(const WorkerState& worker, const std::string& reason);
   OrderReply OnDrain(const std::string& name);
   void OnRenew(SessionId session, const Envelope& envelope, const Renew& renew);
   double WeightOf(const std::string& worker) const;
   std::size_t ListedPlace(const std::string& worker) const;
+  std::int64_t ExpectedBatch(const WorkerState& worker) const;
   void WelcomeWorker(const WorkerState& worker);
   void ResumeWorkerSession(const WorkerState& worker);
   void AdmitReady();
@@ -200,6 +211,7 @@ struct Chief::Impl {
   void SendSeal(SetNumber number);
   bool CommitNext();
   void Commit(SetNumber number);
+  void FillRow(CommitRow& row, const Decision& decision) const;
   double ClipScale(const SetState& set, std::int64_t samples) const;
   void Grant();
   void GrantBsp();
@@ -216,6 +228,25 @@ struct Chief::Impl {
   bool BindIdle(const WorkerState& worker);
   bool MayBindMore() const;
   Duration TicketTime(const WorkerState& worker, std::int64_t samples) const;
+
+  // --- batch_timing.cc
+  UpdateTiming TimingOf(const WorkerState& worker, const Share& share) const;
+  void TimeReported(const UpdateState& update, const StepReport& report);
+  void TimeStaged(const UpdateState& update);
+  void Measure(const Share& share, UpdateTiming& timing);
+  void TimeDecided(UpdateState& update);
+  void TimeDropped(const UpdateState& update);
+  void JoinBatches(const WorkerState& worker);
+  bool PlanStands();
+  std::string BatchesLine() const;
+  bool ByStaleness() const;
+  void TimeByStaleness(const UpdateState& update, std::int64_t staleness);
+  void EvictSlowest();
+
+  // --- gradient_norms.cc
+  void ExpectNorms(const Decision& decision);
+  void OnNorms(const ServerState& server, const Applied& applied);
+  void LearnNorms();
 
   // --- ending.cc
   void NoteCheckpointDue(bool epoch_completed);
@@ -242,6 +273,7 @@ struct Chief::Impl {
   // The same, but one text for all of a move of stripes: what is said when it changes.
   std::string WaitingToSay() const;
   WaitingEnd WaitingUntil() const;
+  nlohmann::json NoiseJson() const;
   double SecondsLeft() const;
   void AddMembers(nlohmann::json& status, TimePoint at) const;
 
@@ -326,7 +358,13 @@ struct Chief::Impl {
 
   // --- batches
   std::optional<BatchController> batches;  // modes proportional and model
-  std::int64_t said_changes = 0;
+  GlobalBatch global_batch;
+  std::int64_t provisional_global_batch = 0;  // that the provisional plan was made for
+  std::optional<GradientNoise> noise;         // where servers measure gradients
+  std::deque<MeasuredStep> measured;          // and not all of it is learnt from
+  std::optional<double> gradient_norm;        // of the newest measured commit
+  double commit_seconds = 0;                  // between two, smoothed
+  std::int64_t said_plans = 0;
   bool said_bounds = false;
   std::map<Incarnation, std::int64_t> async_shares;  // of the round in progress
   CommitNumber async_round;                          // commit at which it was cut

@@ -160,6 +160,16 @@ nlohmann::json LedgerJson(const SampleLedger& ledger, const UpdateTable& undecid
 
 }  // namespace
 
+nlohmann::json Chief::Impl::NoiseJson() const {
+  using Json = nlohmann::json;
+  if (!noise) return nullptr;
+  const auto number = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
+  return {{"steps", noise->steps()},
+          {"gradient_norm", number(gradient_norm)},
+          {"noise_scale", number(noise->NoiseScale())},
+          {"statistical_efficiency", number(noise->Efficiency())}};
+}
+
 // At the measured rate.
 double Chief::Impl::SecondsLeft() const {
   const TrainConfig& train = options.experiment.train;
@@ -201,6 +211,10 @@ void Chief::Impl::AddMembers(nlohmann::json& json, TimePoint at) const {
                {"standing_by", worker.standing_by && !worker.rank},
                {"clock", worker.clock},
                {"step_seconds", worker.step_seconds},
+               {"busy_seconds", worker.busy_seconds},
+               {"predicted_seconds", worker.predicted_seconds},
+               {"waiting_share", worker.waiting_share},
+               {"gradient_norm", worker.gradient_norm},
                {"state", worker.state},
                {"state_seconds", SecondsSince(worker.state_since, at)}};
     entry["lease_seconds_left"] = LeaseLeft(leases, incarnation, at);
@@ -262,6 +276,8 @@ std::string Chief::Impl::StatusJson(TimePoint at) const {
   const bool moves = phase == Phase::kRunning && waiting_for.empty() && rate > 0;
   json["examples_per_second"] = moves ? Json(rate) : Json(nullptr);
   json["eta_seconds"] = moves ? Json(SecondsLeft()) : Json(nullptr);
+  json["global_batch_size"] = global_batch.size();
+  json["gradient_noise"] = NoiseJson();
   const std::optional<Manifest>& newest = ledger ? durable : options.resume;
   json["last_checkpoint"] = newest ? Json(CheckpointName(newest->version)) : Json(nullptr);
   json["checkpoint_in_progress"] = checkpoint ? Json(CheckpointName(checkpoint->manifest.version)) : Json(nullptr);

@@ -67,6 +67,24 @@ std::map<std::string, WorkerTotals> TotalsFromJson(const Json& list) {
   return totals;
 }
 
+Json NoiseToJson(const GradientNoise::State& state) {
+  return {{"steps", state.steps},
+          {"noise", state.noise},
+          {"gradient", state.gradient},
+          {"update_squared", state.update_squared},
+          {"step_squared", state.step_squared}};
+}
+
+GradientNoise::State NoiseFromJson(const Json& json) {
+  GradientNoise::State state;
+  state.steps = json.at("steps").get<std::int64_t>();
+  state.noise = json.at("noise").get<double>();
+  state.gradient = json.at("gradient").get<double>();
+  state.update_squared = json.at("update_squared").get<double>();
+  state.step_squared = json.at("step_squared").get<double>();
+  return state;
+}
+
 }  // namespace
 
 // --- checkpoints ----------------------------------------------------------------------------------------------------
@@ -309,6 +327,8 @@ std::string Chief::Impl::EncodeState() const {
   state["dropped_updates"] = dropped_updates;
   state["chain_hash"] = chain_hash;
   state["batches"] = batches ? BatchesToJson(batches->Save()) : Json(nullptr);
+  state["gradient_noise"] = noise ? NoiseToJson(noise->Save()) : Json(nullptr);
+  state["global_batch_size"] = global_batch.size();
   state["train_loss"] = any_loss ? Json(last_loss) : Json(nullptr);
   state["workers"] = TotalsToJson(totals);
   return state.dump();
@@ -346,6 +366,11 @@ absl::Status Chief::Impl::LoadState(const Manifest& manifest) {
     }
     // A checkpoint of an older program has none.
     totals = TotalsFromJson(state.value("workers", Json::object()));
+    if (noise && state.contains("gradient_noise") && state.at("gradient_noise").is_object() &&
+        !noise->Restore(NoiseFromJson(state.at("gradient_noise")))) {
+      return absl::DataLossError("its gradient_noise are no means of norms");
+    }
+    global_batch.Restore(state.value("global_batch_size", options.experiment.train.global_batch_size));
     if (state.at("train_loss").is_number()) {
       last_loss = state.at("train_loss").get<double>();
       any_loss = true;

@@ -191,6 +191,7 @@ void Chief::Impl::SendPrepare(const ServerState& server) {
   prepare.tensors = tensors;
   prepare.bucket_bytes = options.experiment.train.bucket_bytes;
   prepare.optimizer = options.experiment.train.optimizer;
+  prepare.measure_gradients = noise.has_value();
   prepare.sources = ServerAddresses();
   Send(server.session, std::move(prepare));
 }

@@ -1,5 +1,7 @@
 // Which workers take part: joins, admissions, leases, fences.
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -220,8 +222,25 @@ double Chief::Impl::WeightOf(const std::string& worker) const {
   const std::size_t index = ListedPlace(worker);
   if (index < options.batch_sizes.size()) return static_cast<double>(options.batch_sizes[index]);
   const BatchingConfig& batching = options.experiment.batching;
-  if (batching.mode == BatchingConfig::Mode::kStatic && index < batching.speeds.size()) return batching.speeds[index];
+  if (index < batching.speeds.size()) return batching.speeds[index];
   return 1;
+}
+
+// What its first ticket may have, by what is known before it is ready; about.
+std::int64_t Chief::Impl::ExpectedBatch(const WorkerState& worker) const {
+  const std::size_t members = first_grant_done ? static_cast<std::size_t>(workers.training()) + (worker.rank ? 0 : 1)
+                                               : std::max(options.listed_workers.size(), workers.size());
+  const auto mean = [](const auto& list) {
+    return std::accumulate(list.begin(), list.end(), 0.0) / static_cast<double>(list.size());
+  };
+  double share = 1 / static_cast<double>(std::max<std::size_t>(members, 1));
+  if (!options.batch_sizes.empty()) {
+    share *= worker.weight / mean(options.batch_sizes);
+  } else if (!options.experiment.batching.speeds.empty()) {
+    share *= worker.weight / mean(options.experiment.batching.speeds);
+  }
+  const auto total = static_cast<double>(global_batch.size());
+  return std::max<std::int64_t>(1, std::llround(total * std::min(share, 1.0)));
 }
 
 void Chief::Impl::WelcomeWorker(const WorkerState& worker) {
@@ -235,9 +254,7 @@ void Chief::Impl::WelcomeWorker(const WorkerState& worker) {
                   options.experiment.train.bucket_bytes,
                   options.experiment.train.seed};
   welcome.servers = ServerAddresses();
-  const auto listed = static_cast<std::int64_t>(options.listed_workers.size());
-  const auto sharers = std::max(listed, std::int64_t{workers.training()} + 1);
-  welcome.likely_samples = (options.experiment.train.global_batch_size + sharers - 1) / sharers;
+  welcome.likely_samples = ExpectedBatch(worker);
   Send(worker.session, std::move(welcome));
 }
 
@@ -259,11 +276,12 @@ void Chief::Impl::ResumeWorkerSession(const WorkerState& worker) {
   }
 }
 
-void Chief::Impl::OnReady(SessionId session) {
+void Chief::Impl::OnReady(SessionId session, const Ready& ready) {
   const WorkerState* worker = workers.BySession(session);
   if (worker->ready) return;
-  workers.Change(*worker, [](WorkerState& w) {
+  workers.Change(*worker, [&ready](WorkerState& w) {
     w.ready = true;
+    w.timed = {ready.fixed_seconds, ready.seconds_per_sample};
     w.state = "ready";
   });
 }
@@ -377,8 +395,7 @@ void Chief::Impl::AdmitReady() {
       w.clock = least;
       w.state = "admitted";
     });
-    if (batches)
-      batches->AddWorker(worker->incarnation, worker->name, options.batch_sizes.empty() ? 0 : worker->weight);
+    JoinBatches(*worker);
     membership_epoch = membership_epoch.Next();
     AppendLog(AdmissionRecord{worker->incarnation, worker->name, rank, membership_epoch, worker->nonce,
                               worker->compute_fingerprint});

@@ -63,7 +63,7 @@ absl::Status Chief::Impl::TakeUpLog() {
     const WorkerState& worker = workers.Add(std::move(taken_up));
     leases.Grant(incarnation, now);
     totals.try_emplace(worker.name);
-    if (batches) batches->AddWorker(incarnation, worker.name, options.batch_sizes.empty() ? 0 : worker.weight);
+    JoinBatches(worker);
   }
   return absl::OkStatus();
 }
@@ -88,6 +88,7 @@ absl::Status Chief::Impl::Adopt(const Decision& decision) {
   chain_hash = decision.hash;
   samples_trained += decision.samples;
   samples_rolled_back -= decision.samples;
+  if (decision.samples > global_batch.size()) global_batch.Restore(decision.samples);
   last_loss = decision.loss_sum / static_cast<double>(decision.samples);
   any_loss = true;
   NoteCheckpointDue(ledger->completed_epochs() > completed_before);
@@ -198,6 +199,7 @@ void Chief::Impl::RollBack(const std::string& reason) {
   undecided.Clear();
   provisional_members.clear();
   unapplied.clear();
+  measured.clear();
   checkpoint.reset();
   checkpoint_due = false;
   if (std::exchange(recovering, false)) {

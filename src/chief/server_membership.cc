@@ -102,6 +102,7 @@ void Chief::Impl::BringUpServer(ServerState& server) {
     configure.tensors = tensors;
     configure.bucket_bytes = options.experiment.train.bucket_bytes;
     configure.optimizer = options.experiment.train.optimizer;
+    configure.measure_gradients = noise.has_value();
     configure.seed = options.experiment.train.seed;
     configure.model_dir = options.model_dir;
     configure.restore = options.resume.has_value();

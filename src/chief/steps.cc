@@ -39,6 +39,7 @@ void Chief::Impl::OnStaged(ServerState& server, Staged& staged) {
   }
   const UpdateId id = staged.update;
   undecided.Stage(id, PlaceOf(server).value(), std::move(staged));
+  if (update.staged_everywhere()) TimeStaged(update);
 }
 
 void Chief::Impl::OnSealed(ServerState& server, Sealed& sealed) {
@@ -49,6 +50,7 @@ void Chief::Impl::OnSealed(ServerState& server, Sealed& sealed) {
 
 void Chief::Impl::OnApplied(ServerState& server, const Applied& applied) {
   if (applied.version.generation != generation) return;
+  OnNorms(server, applied);
   server.applied = std::max(server.applied, applied.version.commit);
   CommitNumber slowest = server.applied;
   for (const ServerState& s : servers) slowest = std::min(slowest, s.applied);
@@ -68,7 +70,8 @@ void Chief::Impl::OnStepReport(SessionId session, const StepReport& report) {
     w.step_seconds = report.compute_seconds;
     w.seconds_per_sample = Smooth(w.seconds_per_sample, report.compute_seconds / static_cast<double>(report.samples));
   });
-  if (batches) batches->Observe(worker->incarnation, report.samples, report.compute_seconds);
+  const UpdateState* update = undecided.Find(report.update);
+  if (update != nullptr && update->share.worker == worker->incarnation) TimeReported(*update, report);
   WorkerTotals& total = totals[worker->name];
   ++total.steps;
   total.step_seconds += report.compute_seconds;
@@ -126,7 +129,10 @@ void Chief::Impl::ChooseWithBackups() {
   for (UpdateId id : set.updates) {
     if (!undecided.At(id).staged_everywhere()) late.push_back(id);
   }
-  for (UpdateId id : late) DropUpdate(id, "the step went on without it (backup workers)");
+  for (UpdateId id : late) {
+    TimeDropped(undecided.At(id));
+    DropUpdate(id, "the step went on without it (backup workers)");
+  }
   SendSeal(number);
 }
 
@@ -151,8 +157,26 @@ double Chief::Impl::ClipScale(const SetState& set, std::int64_t samples_in_set) 
   return norm > limit ? limit / norm : 1;
 }
 
+// All but the workers, once the commit is counted.
+void Chief::Impl::FillRow(CommitRow& row, const Decision& decision) const {
+  row.version = decision.version;
+  row.samples = decision.samples;
+  row.samples_trained = samples_trained;
+  row.epoch = static_cast<double>(samples_trained) / static_cast<double>(samples);
+  row.loss = last_loss;
+  row.learning_rate = decision.learning_rate;
+  row.examples_per_second = rate;
+  row.dropped_updates = dropped_updates;
+  row.global_batch_size = global_batch.size();
+  row.gradient_norm = gradient_norm;
+  if (noise) {
+    row.noise_scale = noise->NoiseScale();
+    row.statistical_efficiency = noise->Efficiency();
+  }
+}
+
 void Chief::Impl::Commit(SetNumber number) {
-  const auto [set, updates] = undecided.Take(number);
+  auto [set, updates] = undecided.Take(number);
   const TrainConfig& train = options.experiment.train;
   CommitRecord record;
   Decision& decision = record.decision;
@@ -160,7 +184,8 @@ void Chief::Impl::Commit(SetNumber number) {
   decision.set = number;
   decision.attempt = set.attempt;
   CommitRow row;
-  for (const UpdateState& update : updates) {
+  for (UpdateState& update : updates) {
+    TimeDecided(update);
     decision.samples += update.staged[0]->samples;
     decision.loss_sum += update.staged[0]->loss_sum;
     CommittedUpdate committed{update.share.update, update.rank, update.share.epoch, update.share.positions, 0,
@@ -175,6 +200,7 @@ void Chief::Impl::Commit(SetNumber number) {
     in_row.batch = TotalSize(update.share.positions);
     in_row.staleness = static_cast<std::int64_t>(commit.value() - oldest.value());
     CountCommitted(update.share.worker, in_row.batch);
+    TimeByStaleness(update, in_row.staleness);
     if (const WorkerState* worker = workers.Find(update.share.worker)) {
       workers.Change(*worker, [](WorkerState& w) {
         ++w.clock;
@@ -183,13 +209,18 @@ void Chief::Impl::Commit(SetNumber number) {
       committed.clock = worker->clock;
       in_row.name = worker->name;
       in_row.step_seconds = worker->step_seconds;
+      in_row.busy_seconds = worker->busy_seconds;
+      in_row.predicted_seconds = worker->predicted_seconds;
+      in_row.waiting_share = worker->waiting_share;
+      in_row.gradient_norm = worker->gradient_norm;
     }
     row.workers.push_back(std::move(in_row));
     decision.updates.push_back(std::move(committed));
   }
   const TrainingLength length{train.max_commits, train.epochs * samples, samples};
   decision.learning_rate =
-      LearningRate(train.schedule, length, Progress{static_cast<std::int64_t>(commit.value()), samples_trained});
+      LearningRate(train.schedule, length, Progress{static_cast<std::int64_t>(commit.value()), samples_trained}) *
+      global_batch.LearningRateFactor();
   decision.clip_scale = ClipScale(set, decision.samples);
   decision.previous_hash = chain_hash;
   decision.hash = HashDecision(decision);
@@ -201,21 +232,17 @@ void Chief::Impl::Commit(SetNumber number) {
   any_loss = true;
   if (last_commit_at && now > *last_commit_at) {
     rate = Smooth(rate, static_cast<double>(decision.samples) / ToSeconds(now - *last_commit_at));
+    commit_seconds = Smooth(commit_seconds, ToSeconds(now - *last_commit_at));
   }
   last_commit_at = now;
-  row.version = decision.version;
-  row.samples = decision.samples;
-  row.samples_trained = samples_trained;
-  row.epoch = static_cast<double>(samples_trained) / static_cast<double>(samples);
-  row.loss = last_loss;
-  row.learning_rate = decision.learning_rate;
+  FillRow(row, decision);
   row.seconds = record.training_seconds = TrainingSeconds(now);
-  row.examples_per_second = rate;
-  row.dropped_updates = dropped_updates;
 
   AppendLog(record);
   SendToServers(decision);
   unapplied.push_back(decision);
+  LearnNorms();
+  ExpectNorms(decision);
   const std::int64_t completed_before = ledger->completed_epochs();
   for (const UpdateState& update : updates) {
     ledger->Spend(update.share.epoch, update.share.positions);
@@ -226,6 +253,7 @@ void Chief::Impl::Commit(SetNumber number) {
   actions.push_back(CommitMetricsAction{std::move(row)});
   NoteCheckpointDue(ledger->completed_epochs() > completed_before);
   if (checkpoint_due && !checkpoint && !layout_next && !training_complete()) StartCheckpoint();
+  EvictSlowest();
 }
 
 // --- granting -------------------------------------------------------------------------------------------------------
@@ -265,6 +293,7 @@ void Chief::Impl::BindShare(const WorkerState& worker, Share share, SetNumber nu
   update.staged.resize(servers.size());
   workers.Change(worker, [&share](WorkerState& w) { w.bound = share.update; });
   update.share = std::move(share);
+  update.timing = TimingOf(worker, update.share);
   undecided.Bind(std::move(update));
 }
 
@@ -312,12 +341,11 @@ void Chief::Impl::Grant() {
 std::map<Incarnation, std::int64_t> Chief::Impl::CutBatch(std::int64_t total) {
   std::map<Incarnation, std::int64_t> counts;
   if (batches) {
-    const bool whole = total == options.experiment.train.global_batch_size;
+    const bool whole = total == global_batch.size();
     auto plan = whole ? batches->Plan(total) : batches->PlanRemainder(total);
     if (plan.ok()) {
       for (const BatchShare& share : *plan) counts[share.worker] = share.batch;
-      if (batches->changes() != said_changes) Say(absl::StrCat("batches: ", batches->Explain()));
-      said_changes = batches->changes();
+      if (std::exchange(said_plans, batches->plans()) != batches->plans()) Say(BatchesLine());
       return counts;
     }
     if (!std::exchange(said_bounds, true)) {
@@ -340,7 +368,7 @@ std::vector<Share> Chief::Impl::PlanStep(bool* last_of_epoch) {
   const std::optional<Epoch> epoch = ledger->NextEpoch();
   if (!epoch) return shares;
   const std::int64_t free = ledger->FreeIn(*epoch);
-  const std::int64_t total = std::min(options.experiment.train.global_batch_size, free);
+  const std::int64_t total = std::min(global_batch.size(), free);
   *last_of_epoch = total == free;
   const std::map<Incarnation, std::int64_t> counts = CutBatch(total);
   for (const WorkerState* worker : workers.TrainingByRank()) {
@@ -355,7 +383,8 @@ void Chief::Impl::GrantBsp() {
   std::vector<Incarnation> members;
   for (const WorkerState* worker : workers.TrainingByRank()) members.push_back(worker->incarnation);
   const bool planned = !provisional_members.empty();
-  const bool valid = planned && members == provisional_members && ledger->returns() == provisional_returns;
+  const bool valid = planned && members == provisional_members && ledger->returns() == provisional_returns &&
+                     provisional_global_batch == global_batch.size() && PlanStands();
   bool last_of_epoch = false;
   std::vector<Share> shares;
   if (valid) {
@@ -380,6 +409,7 @@ void Chief::Impl::GrantBsp() {
   bool ignored = false;
   for (Share& share : PlanStep(&ignored)) SendProvisional(workers.At(share.worker), std::move(share));
   provisional_returns = ledger->returns();
+  provisional_global_batch = global_batch.size();
   provisional_members = std::move(members);
 }
 
@@ -387,7 +417,7 @@ std::int64_t Chief::Impl::AsyncBatch(const WorkerState& worker) {
   // A round is about one commit a worker; then the shares are looked at again.
   const bool stale = commit.value() - async_round.value() >= async_shares.size();
   if (async_epoch != membership_epoch || stale || !async_shares.contains(worker.incarnation)) {
-    async_shares = CutBatch(options.experiment.train.global_batch_size);
+    async_shares = CutBatch(global_batch.size());
     async_round = commit;
     async_epoch = membership_epoch;
   }
@@ -435,7 +465,7 @@ bool Chief::Impl::BindIdle(const WorkerState& worker) {
   SendSeal(last_set);
   // Read ahead only while enough is free for everybody: at the end no sample may wait for a slow worker.
   const std::int64_t batch = AsyncBatch(worker);
-  if (!MayBindMore() || ledger->FreeTotal() < 2 * options.experiment.train.global_batch_size) return true;
+  if (!MayBindMore() || ledger->FreeTotal() < 2 * global_batch.size()) return true;
   const std::optional<Epoch> next = ledger->NextEpoch();
   if (next) SendProvisional(worker, *CutShare(worker, *next, batch));
   return true;

@@ -18,6 +18,17 @@
 
 namespace evenkeel {
 
+// What an update's step takes of time. Decides nothing of the update itself.
+struct UpdateTiming {
+  TimePoint bound_since{};
+  std::optional<TimePoint> staged_since;  // on every server
+  double idle_seconds = 0;                // of its worker, before it
+  double predicted_seconds = 0;           // 0: was not
+  double compute_seconds = 0;             // as reported; 0: not yet
+  bool first_of_size = false;             // likewise
+  bool measured = false;                  // and given to the batch controller
+};
+
 // A bound, undecided update.
 struct UpdateState {
   Share share;
@@ -28,6 +39,7 @@ struct UpdateState {
   std::vector<std::optional<Staged>> staged;  // by server
   std::size_t staged_count = 0;               // of them
   std::optional<MembershipEpoch> fenced_in;   // its worker is dead; decided when every server acknowledged this epoch
+  UpdateTiming timing;
   bool staged_everywhere() const { return staged_count == staged.size(); }
 };
 
@@ -59,6 +71,8 @@ class UpdateTable {
   void Bind(UpdateState update);
   // Requires that it is there.
   void Stage(const UpdateId& id, std::size_t server, Staged staged);
+  // Requires that it is there.
+  UpdateTiming& Timing(const UpdateId& id) { return updates_.at(id).timing; }
   // Its worker is dead. Requires that it is there.
   void Fence(const UpdateId& id, MembershipEpoch epoch);
   // Takes it out of its set too; a set that is empty then goes. Requires that it is there.

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "chief/batch_split.h"
 #include "evenkeel/core/clock.h"
 #include "evenkeel/core/ids.h"
 #include "evenkeel/core/ranges.h"
@@ -38,6 +39,8 @@ struct WorkerState {
   bool ready = false;
   std::optional<Rank> rank;  // set once admitted
   double weight = 1;         // share of the global batch
+  double gradient_norm = 0;  // of the mean gradient of its newest measured update; 0: none is
+  int slow_steps = 0;        // in a row, with the least batch
   std::uint64_t next_sequence = 1;
   std::int64_t clock = 0;  // commits of this worker, or the minimum when it joined
   std::optional<UpdateId> bound;
@@ -51,6 +54,11 @@ struct WorkerState {
   // From step reports.
   double step_seconds = 0;        // newest
   double seconds_per_sample = 0;  // smoothed
+  StepTimeLine timed;             // by itself, before it was ready; per_sample 0: not
+  // Of its newest step that was staged: from its binding until all servers had it, and as predicted (0: was not).
+  double busy_seconds = 0, predicted_seconds = 0;
+  double waiting_share = 0;             // of the time from one decision on its updates to the next; newest
+  std::optional<TimePoint> idle_since;  // its last update was decided
 };
 
 class WorkerTable {

@@ -335,6 +335,40 @@ BatchingConfig::Mode ToBatchingMode(config::Batching::Mode mode) {
   }
 }
 
+BatchingConfig::NoiseScale ToNoiseScale(const config::Batching::NoiseScale& message) {
+  using Rule = BatchingConfig::NoiseScale::LearningRate;
+  BatchingConfig::NoiseScale out;
+  out.min = message.min();
+  out.max = message.max();
+  out.least_factor = message.least_factor();
+  out.most_factor = message.most_factor();
+  out.learning_rate = message.learning_rate() == config::Batching::NoiseScale::LEARNING_RATE_NONE ? Rule::kNone
+                      : message.learning_rate() == config::Batching::NoiseScale::LEARNING_RATE_SQUARE_ROOT
+                          ? Rule::kSquareRoot
+                          : Rule::kLinear;
+  return out;
+}
+
+BatchingConfig ToBatching(const config::Batching& message) {
+  BatchingConfig out;
+  out.mode = ToBatchingMode(message.mode());
+  out.min_batch_size = message.min_batch_size();
+  out.max_batch_size = message.max_batch_size();
+  out.speeds = ToList(message.speeds());
+  out.dead_band = message.dead_band();
+  out.window_size = message.window_size();
+  out.smoothing = message.smoothing();
+  out.hold_off_steps = message.hold_off_steps();
+  out.probe = Milliseconds(message.probe_ms());
+  out.gradnorm_window = message.gradnorm_window();
+  if (message.global().has_noise_scale()) out.noise_scale = ToNoiseScale(message.global().noise_scale());
+  out.evict_slower_than = message.evict_slower_than();
+  if (message.asp_adjust_strategy() == config::Batching::ASP_ADJUST_STRATEGY_STALENESS) {
+    out.asp_adjust_strategy = BatchingConfig::AspAdjustStrategy::kStaleness;
+  }
+  return out;
+}
+
 MembershipConfig ToMembership(const config::Membership& membership) {
   MembershipConfig out;
   out.workers_min = membership.workers_min();
@@ -367,14 +401,7 @@ Experiment ToExperiment(const config::Experiment& message) {
                     .keep_max = message.checkpoint().keep_max(),
                     .keep_every = message.checkpoint().keep_every()};
   out.membership = ToMembership(message.membership());
-  out.batching.mode = ToBatchingMode(message.batching().mode());
-  out.batching.min_batch_size = message.batching().min_batch_size();
-  out.batching.max_batch_size = message.batching().max_batch_size();
-  out.batching.speeds = ToList(message.batching().speeds());
-  out.batching.dead_band = message.batching().dead_band();
-  out.batching.window_size = message.batching().window_size();
-  out.batching.smoothing = message.batching().smoothing();
-  out.batching.hold_off_steps = message.batching().hold_off_steps();
+  out.batching = ToBatching(message.batching());
   return out;
 }
 

@@ -18,6 +18,8 @@
 namespace evenkeel {
 namespace {
 
+constexpr std::int64_t kGradnormWindow = 50;
+
 using config_internal::Concat;
 using nlohmann::json;
 
@@ -34,6 +36,13 @@ absl::StatusOr<Experiment> Parse(std::string_view text, const std::vector<std::s
   for (const std::string& item : overrides) EK_RETURN_IF_ERROR(config_internal::ApplyOverride(item, document));
   config::Experiment message;
   EK_RETURN_IF_ERROR(config_internal::ReadMessage(document, "", message));
+  if (!message.batching().has_mode()) {  // whoever says anything about batches wants them to follow speeds
+    message.mutable_batching()->set_mode(document.contains("batching") ? config::Batching::MODE_MODEL
+                                                                       : config::Batching::MODE_OFF);
+  }
+  if (!message.batching().has_gradnorm_window()) {
+    message.mutable_batching()->set_gradnorm_window(document.contains("batching") ? kGradnormWindow : 0);
+  }
   EK_RETURN_IF_ERROR(config_internal::CompleteModel(*message.mutable_model()));
   EK_RETURN_IF_ERROR(config_internal::CompleteInput(message));
   EK_RETURN_IF_ERROR(config_internal::CompleteTrain(message));

@@ -282,6 +282,61 @@ absl::Status CompleteEval(config::Experiment& experiment) {
   return Invalid("eval.early_stopping", "needs held-out samples: input.eval or input.eval_fraction");
 }
 
+absl::Status CompleteNoiseScale(config::Experiment& experiment) {
+  config::Batching& batching = *experiment.mutable_batching();
+  if (!batching.global().has_noise_scale()) return absl::OkStatus();
+  config::Batching::NoiseScale& noise = *batching.mutable_global()->mutable_noise_scale();
+  const std::int64_t first = experiment.train().global_batch_size();
+  if (noise.min() == 0) noise.set_min(first);
+  if (noise.min() > first) {
+    return Invalid("batching.global.noise_scale.min",
+                   Concat(noise.min(), " is out of range; allowed: at most train.global_batch_size, ", first));
+  }
+  if (noise.max() < first) {
+    return Invalid("batching.global.noise_scale.max",
+                   Concat(noise.max(), " is out of range; allowed: at least train.global_batch_size, ", first));
+  }
+  if (noise.most_factor() < noise.least_factor()) {
+    return Invalid(
+        "batching.global.noise_scale.most_factor",
+        Concat(noise.most_factor(), " is out of range; allowed: at least least_factor, ", noise.least_factor()));
+  }
+  if (experiment.train().sync().mode() != config::Sync::MODE_BSP) {
+    return Invalid("batching.global.noise_scale",
+                   "goes with train.sync.mode bsp: the noise is measured among updates of one commit");
+  }
+  if (batching.gradnorm_window() == 0) {
+    return Invalid("batching.gradnorm_window", "0, but batching.global.noise_scale needs gradients to be measured");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CompleteBatching(config::Experiment& experiment) {
+  config::Batching& batching = *experiment.mutable_batching();
+  if (batching.max_batch_size() != 0 && batching.max_batch_size() < batching.min_batch_size()) {
+    return Invalid("batching.max_batch_size",
+                   Concat(batching.max_batch_size(), " is out of range; allowed: 0, or at least min_batch_size, ",
+                          batching.min_batch_size()));
+  }
+  const bool is_static = batching.mode() == config::Batching::MODE_STATIC;
+  const bool is_off = batching.mode() == config::Batching::MODE_OFF;
+  if (is_static && batching.speeds().empty()) {
+    return Invalid("batching.speeds", "mode static needs one a training task");
+  }
+  if (is_off && !batching.speeds().empty()) {
+    return Invalid("batching.speeds", "go with mode static, proportional or model, not with off");
+  }
+  if (const double factor = batching.evict_slower_than(); factor != 0) {
+    if (factor < 1) {
+      return Invalid("batching.evict_slower_than", Concat(factor, " is out of range; allowed: 0, or at least 1"));
+    }
+    if (is_static || is_off) {
+      return Invalid("batching.evict_slower_than", "goes with mode proportional or model, which measure steps");
+    }
+  }
+  return CompleteNoiseScale(experiment);
+}
+
 absl::Status CompleteRest(config::Experiment& experiment) {
   const config::Checkpoint& checkpoint = experiment.checkpoint();
   if (checkpoint.every_commits() > 0 && checkpoint.every_seconds() > 0) {
@@ -302,20 +357,7 @@ absl::Status CompleteRest(config::Experiment& experiment) {
     return Invalid("membership.renew_ms",
                    Concat(membership.renew_ms(), " is out of range; allowed: below lease_ms, ", membership.lease_ms()));
   }
-  const config::Batching& batching = experiment.batching();
-  if (batching.max_batch_size() != 0 && batching.max_batch_size() < batching.min_batch_size()) {
-    return Invalid("batching.max_batch_size",
-                   Concat(batching.max_batch_size(), " is out of range; allowed: 0, or at least min_batch_size, ",
-                          batching.min_batch_size()));
-  }
-  const bool is_static = batching.mode() == config::Batching::MODE_STATIC;
-  if (is_static && batching.speeds().empty()) {
-    return Invalid("batching.speeds", "mode static needs one a training task");
-  }
-  if (!is_static && !batching.speeds().empty()) {
-    return Invalid("batching.speeds", Concat("go with mode static, not with ", EnumName(batching, "mode")));
-  }
-  return absl::OkStatus();
+  return CompleteBatching(experiment);
 }
 
 }  // namespace config_internal

@@ -158,7 +158,10 @@ void Map(D& d, In<D, Join> m, Out<D, pb::Join> p) {
   EK_VALUE(former);
 }
 template <class D>
-void Map(D& d, In<D, Ready> m, Out<D, pb::Ready> p) {}
+void Map(D& d, In<D, Ready> m, Out<D, pb::Ready> p) {
+  EK_VALUE(fixed_seconds);
+  EK_VALUE(seconds_per_sample);
+}
 template <class D>
 void Map(D& d, In<D, Renew> m, Out<D, pb::Renew> p) {
   EK_VALUE(state);
@@ -176,7 +179,7 @@ void Map(D& d, In<D, StepReport> m, Out<D, pb::StepReport> p) {
   EK_VALUE(input_seconds);
   EK_VALUE(pull_seconds);
   EK_VALUE(compute_seconds);
-  EK_VALUE(stage_seconds);
+  EK_VALUE(first_of_size);
 }
 template <class D>
 void Map(D& d, In<D, EvalReport> m, Out<D, pb::EvalReport> p) {
@@ -298,6 +301,7 @@ void Map(D& d, In<D, Configure> m, Out<D, pb::Configure> p) {
   EK_VALUE(restore);
   EK_MESSAGE(checkpoint);
   EK_MESSAGE(version);
+  EK_VALUE(measure_gradients);
 }
 template <class D>
 void Map(D& d, In<D, Continue> m, Out<D, pb::Continue> p) {
@@ -312,6 +316,7 @@ void Map(D& d, In<D, Prepare> m, Out<D, pb::Prepare> p) {
   EK_VALUE(bucket_bytes);
   EK_MESSAGE(optimizer);
   EK_LIST(sources);
+  EK_VALUE(measure_gradients);
 }
 template <class D>
 void Map(D& d, In<D, Fill> m, Out<D, pb::Fill> p) {
@@ -398,6 +403,7 @@ void Map(D& d, In<D, Applied> m, Out<D, pb::Applied> p) {
   EK_MESSAGE(version);
   EK_VALUE(hash);
   EK_VALUE(apply_seconds);
+  EK_VALUES(squared_sums);
 }
 template <class D>
 void Map(D& d, In<D, SnapshotDone> m, Out<D, pb::SnapshotDone> p) {

@@ -115,14 +115,15 @@ Actions Server::OnNorms(SetNumber set, std::uint32_t attempt, std::vector<BlockN
   return Take(now);
 }
 
-Actions Server::OnApplied(Version version, double apply_seconds, TimePoint now) {
+Actions Server::OnApplied(Version version, double apply_seconds, std::vector<double> squared_sums, TimePoint now) {
   if (ended_ || applying_.empty() || applying_.front().version != version) return Take(now);
   InFlight flight = std::move(applying_.front());
   applying_.pop_front();
   published_ = version;
   published_hash_ = flight.hash;
   published_seconds_ = apply_seconds;
-  ToChief(Applied{.version = version, .hash = flight.hash, .apply_seconds = apply_seconds});
+  published_squared_sums_ = std::move(squared_sums);
+  ToChief(Applied{version, flight.hash, apply_seconds, published_squared_sums_});
   ReadersDone(flight.slots);
   ServeHeldPulls();
   return Take(now);

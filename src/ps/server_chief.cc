@@ -248,7 +248,8 @@ void Server::OnConfigure(const Envelope& envelope, const Configure& configure) {
   DropPreparation();
   ResetPlace();
   SetPlace(envelope,
-           Place{std::make_shared<const ParameterLayout>(*std::move(layout)), configure.server, configure.optimizer},
+           Place{std::make_shared<const ParameterLayout>(*std::move(layout)), configure.server, configure.optimizer,
+                 configure.measure_gradients},
            configure.version);
   const std::int64_t owned = place_.layout->ServerFloats(place_.server);
   const std::string seat = absl::StrCat("place ", configure.server.value(), " of ", configure.servers, ", layout ",
@@ -332,7 +333,7 @@ void Server::Resend() {
     if (set.state == SealSet::State::kAnswered) AnswerSeal(number, set);
   }
   if (published_ != start_version_) {
-    ToChief(Applied{.version = published_, .hash = published_hash_, .apply_seconds = published_seconds_});
+    ToChief(Applied{published_, published_hash_, published_seconds_, published_squared_sums_});
   }
 }
 

@@ -37,7 +37,8 @@ void Server::OnPrepare(const Envelope& envelope, const Prepare& prepare) {
   DropPreparation();
   PreparePlace action;
   action.number = ++preparations_;
-  action.place = Place{std::make_shared<const ParameterLayout>(*std::move(layout)), prepare.server, prepare.optimizer};
+  action.place = Place{std::make_shared<const ParameterLayout>(*std::move(layout)), prepare.server, prepare.optimizer,
+                       prepare.measure_gradients};
   action.from = std::make_shared<const ParameterLayout>(*std::move(from));
   action.sources = prepare.sources;
   action.envelope = MakeEnvelope();

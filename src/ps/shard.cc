@@ -211,10 +211,14 @@ std::vector<BlockNorm> Shard::Norms(std::span<const StageSlot> slots) const {
 }
 
 void Shard::ApplyPiece(const Piece& piece, const StepConstants& step, std::span<const float* const> sources,
-                       const float* from, float* to) {
+                       const float* from, float* to, std::span<double> squares) {
   alignas(64) std::array<float, kPieceFloats> sum;
   const std::int64_t count = piece.end - piece.begin;
   SumSources(sources, piece.begin, count, sum.data());
+  if (!squares.empty() && !piece.statistic) {
+    for (std::size_t s = 0; s < sources.size(); ++s) squares[s] = SquaredSum(sources[s] + piece.begin, count);
+    squares.back() = SquaredSum(sum.data(), count);
+  }
   if (piece.statistic) {
     StatisticStep(step, piece.momentum, count, sum.data(), from + piece.begin, to + piece.begin);
     return;
@@ -224,7 +228,7 @@ void Shard::ApplyPiece(const Piece& piece, const StepConstants& step, std::span<
   OptimizerStep(step, piece.decay, count, sum.data(), from + piece.begin, to + piece.begin, slots[0], slots[1]);
 }
 
-void Shard::Apply(const Decision& decision, std::span<const StageSlot> slots) {
+std::vector<double> Shard::Apply(const Decision& decision, std::span<const StageSlot> slots) {
   EK_CHECK(!slots.empty() && decision.samples > 0);
   if (snapshot_->open()) {
     pool_.ParallelFor(static_cast<std::int64_t>(snapshot_->stripes()), 1, [&](std::int64_t begin, std::int64_t end) {
@@ -234,13 +238,19 @@ void Shard::Apply(const Decision& decision, std::span<const StageSlot> slots) {
   const StepConstants step = StepConstants::For(place_.optimizer, decision.learning_rate, decision.samples,
                                                 decision.clip_scale, decision.version.commit.value());
   const std::vector<const float*> sources = Sources(slots);
+  const std::size_t sums = place_.measure_gradients ? sources.size() + 1 : 0;
+  squares_.assign(pieces_.size() * sums, 0.0);
   VersionPool::Target target = versions_->BeginWrite();
   pool_.ParallelFor(static_cast<std::int64_t>(pieces_.size()), 8, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      ApplyPiece(pieces_[static_cast<size_t>(i)], step, sources, target.from.data(), target.to.data());
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+      ApplyPiece(pieces_[i], step, sources, target.from.data(), target.to.data(),
+                 std::span(squares_).subspan(i * sums, sums));
     }
   });
   versions_->Publish(target, decision.version);
+  std::vector<double> squared_sums(sums, 0.0);
+  for (std::size_t i = 0; i < squares_.size(); ++i) squared_sums[i % sums] += squares_[i];
+  return squared_sums;
 }
 
 PinnedVersion Shard::Newest() const { return versions_->Newest(); }

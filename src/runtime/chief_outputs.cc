@@ -16,11 +16,12 @@ absl::StatusOr<std::unique_ptr<ChiefOutputs>> ChiefOutputs::Open(Storage& storag
   const std::string folder = JoinPath(JoinPath(model_dir, "tensorboard"), "train");
   EK_RETURN_IF_ERROR(storage.MakeFolder(folder));
   EK_ASSIGN_OR_RETURN(outputs->events_, EventFileWriter::Open(storage, folder, clock, ""));
-  EK_ASSIGN_OR_RETURN(outputs->csv_,
-                      CsvWriter::Open(storage, JoinPath(model_dir, "metrics.csv"),
-                                      {"commit", "generation", "epoch", "samples", "samples_trained", "loss",
-                                       "learning_rate", "examples_per_second", "seconds", "dropped_updates", "workers"},
-                                      resumed_commit));
+  EK_ASSIGN_OR_RETURN(outputs->csv_, CsvWriter::Open(storage, JoinPath(model_dir, "metrics.csv"),
+                                                     {"commit", "generation", "epoch", "samples", "samples_trained",
+                                                      "loss", "learning_rate", "examples_per_second", "seconds",
+                                                      "dropped_updates", "global_batch_size", "gradient_norm",
+                                                      "noise_scale", "statistical_efficiency", "workers"},
+                                                     resumed_commit));
   return outputs;
 }
 
@@ -30,22 +31,37 @@ absl::Status ChiefOutputs::Write(const CommitRow& row) {
                                  {"examples_per_second", row.examples_per_second},
                                  {"epoch", row.epoch},
                                  {"samples", static_cast<double>(row.samples)},
-                                 {"dropped_updates", static_cast<double>(row.dropped_updates)}};
+                                 {"dropped_updates", static_cast<double>(row.dropped_updates)},
+                                 {"global_batch_size", static_cast<double>(row.global_batch_size)}};
+  for (const auto& [tag, value] :
+       {std::pair("gradient_norm", row.gradient_norm), std::pair("noise_scale", row.noise_scale),
+        std::pair("statistical_efficiency", row.statistical_efficiency)}) {
+    if (value) scalars.push_back({tag, *value});
+  }
   std::string workers;
   for (const CommitRow::Worker& worker : row.workers) {
     const std::string name = worker.name.empty() ? absl::StrCat("rank", worker.rank.value()) : worker.name;
     scalars.push_back({absl::StrCat("batch_size/", name), static_cast<double>(worker.batch)});
     scalars.push_back({absl::StrCat("step_seconds/", name), worker.step_seconds});
+    scalars.push_back({absl::StrCat("busy_seconds/", name), worker.busy_seconds});
+    scalars.push_back({absl::StrCat("predicted_seconds/", name), worker.predicted_seconds});
+    scalars.push_back({absl::StrCat("waiting_share/", name), worker.waiting_share});
     scalars.push_back({absl::StrCat("staleness/", name), static_cast<double>(worker.staleness)});
-    absl::StrAppendFormat(&workers, "%s%s batch=%d step_seconds=%.6f staleness=%d", workers.empty() ? "" : "; ", name,
-                          worker.batch, worker.step_seconds, worker.staleness);
+    if (worker.gradient_norm > 0) scalars.push_back({absl::StrCat("gradient_norm/", name), worker.gradient_norm});
+    absl::StrAppendFormat(&workers,
+                          "%s%s batch=%d step_seconds=%.6f busy_seconds=%.6f predicted_seconds=%.6f "
+                          "waiting_share=%.4f staleness=%d gradient_norm=%.6g",
+                          workers.empty() ? "" : "; ", name, worker.batch, worker.step_seconds, worker.busy_seconds,
+                          worker.predicted_seconds, worker.waiting_share, worker.staleness, worker.gradient_norm);
   }
   EK_RETURN_IF_ERROR(events_->Write(static_cast<std::int64_t>(row.version.commit.value()), scalars));
+  const auto known = [](const std::optional<double>& value) { return value ? absl::StrFormat("%.6g", *value) : ""; };
   return csv_->Write({absl::StrCat(row.version.commit.value()), absl::StrCat(row.version.generation.value()),
                       absl::StrFormat("%.6f", row.epoch), absl::StrCat(row.samples), absl::StrCat(row.samples_trained),
                       absl::StrFormat("%.9g", row.loss), absl::StrFormat("%.9g", row.learning_rate),
                       absl::StrFormat("%.6g", row.examples_per_second), absl::StrFormat("%.6f", row.seconds),
-                      absl::StrCat(row.dropped_updates), workers});
+                      absl::StrCat(row.dropped_updates), absl::StrCat(row.global_batch_size), known(row.gradient_norm),
+                      known(row.noise_scale), known(row.statistical_efficiency), workers});
 }
 
 absl::Status ChiefOutputs::Flush() {

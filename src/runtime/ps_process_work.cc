@@ -79,10 +79,10 @@ void PsProcess::Run(const ps::ApplyDecision& work) {
   std::shared_ptr<ps::Shard> memory = shard();
   if (!memory) return;
   const TimePoint begin = clock_.Now();
-  memory->Apply(work.decision, work.slots);
+  std::vector<double> squared_sums = memory->Apply(work.decision, work.slots);
   Turn([&] {
     const TimePoint now = clock_.Now();
-    return server_.OnApplied(work.decision.version, ToSeconds(now - begin), now);
+    return server_.OnApplied(work.decision.version, ToSeconds(now - begin), std::move(squared_sums), now);
   });
 }
 

@@ -322,10 +322,9 @@ void Invariants::OnCommit(const CommitRecord& record) {
   if (samples != decision.samples) {
     Break(absl::StrCat(name, " covers ", samples, " positions and divides by ", decision.samples));
   }
-  if (samples > experiment_.train.global_batch_size) {
-    Break(
-        absl::StrCat(name, " covers ", samples, " samples; the global batch is ", experiment_.train.global_batch_size));
-  }
+  const auto& following = experiment_.batching.noise_scale;
+  const std::int64_t most = following ? following->max : experiment_.train.global_batch_size;
+  if (samples > most) Break(absl::StrCat(name, " covers ", samples, " samples; the global batch is at most ", most));
   if (decision.previous_hash != chain_hash_ || decision.hash != HashDecision(decision)) {
     Break(absl::StrCat(name, " breaks the hash chain"));
   }

@@ -235,9 +235,18 @@ Scenario MakeScenario(std::uint64_t seed) {
     for (std::uint32_t i = 0; i < scenario.workers; ++i) speeds.push_back(absl::StrCat(Between(rng, 1, 5)));
     set("batching.mode=static");
     set(absl::StrCat("batching.speeds=[", absl::StrJoin(speeds, ","), "]"));
-  } else if (batching > 1) {
-    set(absl::StrCat("batching.mode=", batching == 2 ? "proportional" : "model"));
+  } else {
+    set(absl::StrCat("batching.mode=", batching == 0 ? "off" : batching == 2 ? "proportional" : "model"));
   }
+  // Drawn beside all else: scenarios that have none of these are what they were before.
+  Rng extra(seed, HashName("batching"));
+  if (mode == 0 && Chance(extra, 0.15)) {
+    set(absl::StrCat("batching.gradnorm_window=", Between(extra, 1, 6)));
+    set(absl::StrCat("batching.global.noise_scale.max=", batch * Between(extra, 1, 6)));
+    set("batching.global.noise_scale.min=1");
+  }
+  if (batching >= 2 && Chance(extra, 0.2)) set(absl::StrCat("batching.evict_slower_than=", Between(extra, 1, 3)));
+  if (mode != 0 && Chance(extra, 0.3)) set("batching.asp_adjust_strategy=staleness");
   set(absl::StrCat("membership.lease_ms=", kLeaseMs));
   set(absl::StrCat("membership.renew_ms=", Between(rng, 100, kLeaseMs / 3)));
   set(absl::StrCat("membership.join_timeout_ms=", Between(rng, 500, 6000)));

@@ -10,6 +10,7 @@ namespace {
 
 constexpr Duration kSnapshotTime = std::chrono::milliseconds(10);
 constexpr Duration kCopyTime = std::chrono::milliseconds(3);
+constexpr double kNoiseScale = 96;  // samples
 
 }  // namespace
 
@@ -354,7 +355,20 @@ void ServerProcess::Finish(const ps::ApplyDecision& work) {
     shard_->version = work.decision.version;
     environment_.invariants.ServerApplied(index_, work.decision, shard_->fingerprint);
   }
-  Perform(server_->OnApplied(work.decision.version, 0.001, now()));
+  Perform(server_->OnApplied(work.decision.version, 0.001, SquaredSums(work.decision), now()));
+}
+
+// As of gradients whose noise scale is kNoiseScale samples: what a mean of so many would have on average.
+std::vector<double> ServerProcess::SquaredSums(const Decision& decision) const {
+  std::vector<double> sums;
+  if (!shard_ || !shard_->place.measure_gradients) return sums;
+  const auto of = [this](std::int64_t samples) {
+    const auto count = static_cast<double>(samples);
+    return count * (count + kNoiseScale) / shard_->place.layout->servers();
+  };
+  for (const CommittedUpdate& update : decision.updates) sums.push_back(of(TotalSize(update.positions)));
+  sums.push_back(of(decision.samples));
+  return sums;
 }
 
 void ServerProcess::Finish(const ps::StartSnapshot& work) {

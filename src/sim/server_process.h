@@ -83,6 +83,7 @@ class ServerProcess final : public Peer {
   void Finish(const ps::Restore& work);
   void Finish(const ps::AllocateSlot& work);
   void Finish(const ps::ComputeNorms& work);
+  std::vector<double> SquaredSums(const Decision& decision) const;
   void Finish(const ps::ApplyDecision& work);
   void Finish(const ps::StartSnapshot& work);
   void Hold(const ps::Place& place, Version version, std::uint64_t fingerprint);

@@ -42,6 +42,7 @@ absl::Status Worker::WarmUp(std::int64_t samples) {
   if (stop || samples == few || foretold > ToSeconds(kLongest)) return absl::OkStatus();
   EK_ASSIGN_OR_RETURN(took, step(samples));
   warm_samples_ = samples;
+  sizes_seen_.Add(samples);
   LogDebug(absl::StrFormat("warm: a batch of %d takes %.3g ms the first time", samples, ToSeconds(took) * 1e3));
   return absl::OkStatus();
 }

@@ -231,6 +231,7 @@ absl::Status Worker::Connect() {
                        "; before it is admitted it connects to ", Counted(welcome.servers.size(), "server"),
                        " and takes a step for nothing"));
   EK_RETURN_IF_ERROR(Divide(welcome));
+  EK_RETURN_IF_ERROR(TimeMyself());
   EK_RETURN_IF_ERROR(WarmUp(welcome.likely_samples));
   return WaitFor("the servers", kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stop_asked_ || AllUp(); });
 }
@@ -279,7 +280,7 @@ void Worker::SayReady() {
     if (!ready_due_ || !AllUp()) return;
     ready_due_ = false;
   }
-  (void)session_->Send(Ready{});  // where the stream is down, the next Welcome makes it due again
+  (void)session_->Send(Ready{timing_.fixed_seconds, timing_.seconds_per_sample});  // where the stream is down, the next Welcome makes it due again
 }
 
 std::unique_ptr<ServerLink> Worker::MakeLink(std::size_t index, const ServerAddress& address) {

@@ -17,6 +17,7 @@
 #include "evenkeel/worker/worker.h"
 #include "worker/batch_loader.h"
 #include "worker/departure.h"
+#include "worker/self_timing.h"
 #include "worker/server_link.h"
 #include "worker/step_buffers.h"
 
@@ -72,6 +73,7 @@ class Worker {
   std::unique_ptr<ServerLink> MakeLink(std::size_t index, const ServerAddress& address);
   absl::Status FollowServers();
   void SayReady();
+  absl::Status TimeMyself();
   bool AllUp() const;
   void Doing(const std::string& what) { session_->SetState(what); }
   int server_count() const { return static_cast<int>(links_.size()); }
@@ -101,6 +103,8 @@ class Worker {
   std::int64_t warm_samples_ = 0;  // the model has computed a batch of so many
   std::vector<std::uint64_t> row_keys_;
   CsrView sparse_;
+  SelfTiming timing_;        // of this life
+  BatchSizesSeen sizes_seen_;  // by this process's model
 
   // Gradients that servers may ask for again: everything up to the outcome.
   struct Staging {

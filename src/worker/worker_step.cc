@@ -156,21 +156,20 @@ absl::Status Worker::Step(const Ticket& ticket) {
   EK_ASSIGN_OR_RETURN(const StepResult result, Compute(ticket, *batch));
   report.compute_seconds = ToSeconds(clock_.Now() - at);
   report.samples = result.samples;
-  at = clock_.Now();
+  report.first_of_size = sizes_seen_.Add(result.samples);
   {
     MutexLock lock(mutex_);
     staging_.result = result;
   }
   if (Cancelled(ticket.update)) return absl::OkStatus();
+  (void)session_->Send(report);  // only informs; before the update can commit, so that the next plan knows it
   for (int server = 0; server < server_count(); ++server) StageClosing(server);
-  report.stage_seconds = ToSeconds(clock_.Now() - at);
   {
     MutexLock lock(mutex_);
     step_began_ = kNever;
     const double seconds = ToSeconds(clock_.Now() - began);
     step_seconds_ += (step_seconds_ > 0 ? kSmoothing : 1) * (seconds - step_seconds_);
   }
-  (void)session_->Send(report);  // only informs
   return AwaitOutcome(ticket.update);
 }
 

@@ -106,7 +106,7 @@ Experiment Parse(const std::string& hidden, const std::vector<std::string>& over
     "train": {"epochs": 2, "global_batch_size": 100, "seed": 7, "bucket_bytes": 512, "backend": "reference",
               "optimizer": {"momentum": {"momentum": 0.9}}, "schedule": {"learning_rate": 0.05}},
     "membership": {"renew_ms": 100, "drain_ms": 60000},
-    "batching": {"min_batch_size": 1}
+    "batching": {"mode": "off", "min_batch_size": 1}
   })");
   auto experiment = ParseExperiment(text, "scenario", overrides);
   INFO(experiment.status());

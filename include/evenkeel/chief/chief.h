@@ -75,12 +75,21 @@ struct CommitRow {
   double seconds = 0;            // of training so far, of the whole job
   double examples_per_second = 0;
   std::int64_t dropped_updates = 0;
+  std::int64_t global_batch_size = 0;  // that the step was planned with
+  // Of commits before this one, where servers measure gradients; noise and efficiency as chief/gradient_noise.h has them.
+  std::optional<double> gradient_norm;  // the newest measured commit's mean gradient
+  std::optional<double> noise_scale;    // samples
+  std::optional<double> statistical_efficiency;
   struct Worker {
     std::string name;
     Rank rank;
     std::int64_t batch = 0;
-    double step_seconds = 0;  // newest report; 0 before the first
+    double step_seconds = 0;  // computing; newest report; 0 before the first
+    double busy_seconds = 0;  // of its newest step: from the go until every server had its gradient
+    double predicted_seconds = 0;  // the same, as the batch controller had expected it; 0: it had not
+    double waiting_share = 0;      // of its time since the decision on the update before
     std::int64_t staleness = 0;
+    double gradient_norm = 0;  // of its newest measured update, a mean over its batch; 0: none is
   };
   std::vector<Worker> workers;  // in rank order
 };

@@ -217,11 +217,25 @@ struct BatchingConfig {
   Mode mode = Mode::kOff;
   std::int64_t min_batch_size = 16;
   std::int64_t max_batch_size = 0;  // 0: none
-  std::vector<double> speeds;       // static: one a training task, the chief first where it trains
+  std::vector<double> speeds;       // one a training task, the chief first where it trains; static needs them
   double dead_band = 0.05;          // proportional, model: part of the step time that a change must gain
   std::int64_t window_size = 5;     // proportional: steps between decisions
   double smoothing = 0.3;           // proportional: weight of the newest step time
   std::int64_t hold_off_steps = 3;  // model: after a change
+  Duration probe = std::chrono::milliseconds(500);  // model without speeds: a joiner times itself about so long; 0: not
+  std::int64_t gradnorm_window = 0;  // commits; 0: gradients are not measured
+  // The global batch follows the gradient noise scale; absent: it is fixed.
+  struct NoiseScale {
+    enum class LearningRate { kNone, kLinear, kSquareRoot };
+    std::int64_t min = 0, max = 0;  // filled in: min <= train.global_batch_size <= max
+    double least_factor = 1.25;     // smaller changes are not made
+    double most_factor = 2;         // of one change
+    LearningRate learning_rate = LearningRate::kLinear;  // with the global batch
+  };
+  std::optional<NoiseScale> noise_scale;
+  double evict_slower_than = 0;  // times the median step time, at min_batch_size; 0: nobody is
+  enum class AspAdjustStrategy { kIterationTime, kStaleness };
+  AspAdjustStrategy asp_adjust_strategy = AspAdjustStrategy::kIterationTime;
 };
 
 struct Experiment {

@@ -62,6 +62,10 @@ struct Join {
 
 // A worker has its data open and its streams to all servers up, and waits for tickets.
 struct Ready {
+  // As this worker timed itself on small batches of the job's model: a batch of b takes fixed + per_sample·b. 0: it did
+  // not.
+  double fixed_seconds = 0;
+  double seconds_per_sample = 0;
   friend bool operator==(const Ready&, const Ready&) = default;
 };
 
@@ -87,7 +91,8 @@ struct StepReport {
   double input_seconds = 0;    // waiting for the batch
   double pull_seconds = 0;
   double compute_seconds = 0;  // forward and backward
-  double stage_seconds = 0;    // after backward, until all is handed to the transport
+  // The first step of this process at this batch size: it took longer than the next ones will.
+  bool first_of_size = false;
   friend bool operator==(const StepReport&, const StepReport&) = default;
 };
 
@@ -269,6 +274,7 @@ struct Configure {
   bool restore = false;
   Version checkpoint;  // restore: read this one; else commit 0 of the envelope's generation
   Version version;     // what to publish
+  bool measure_gradients = false;  // Applied tells their squared sums
   friend bool operator==(const Configure&, const Configure&) = default;
 };
 
@@ -282,6 +288,7 @@ struct Prepare {
   std::int64_t bucket_bytes = 0;
   OptimizerSpec optimizer;
   std::vector<ServerAddress> sources;  // in the order of the layout that rules
+  bool measure_gradients = false;
   friend bool operator==(const Prepare&, const Prepare&) = default;
 };
 
@@ -444,6 +451,9 @@ struct Applied {
   Version version;
   std::uint64_t hash = 0;
   double apply_seconds = 0;
+  // Where the place is to measure: of the gradient sums that this server holds, without statistics, one an update in the
+  // decision's order, then that of all of them together.
+  std::vector<double> squared_sums{};
   friend bool operator==(const Applied&, const Applied&) = default;
 };
 

@@ -43,6 +43,7 @@ struct Place {
   std::shared_ptr<const ParameterLayout> layout;  // shared with the memory that is cut by it
   ServerIndex server;
   OptimizerSpec optimizer;
+  bool measure_gradients = false;
 };
 
 struct SendToChief {
@@ -181,7 +182,8 @@ class Server {
   Actions OnConfigured(Version version, const absl::Status& status, TimePoint now);
   Actions OnSlotReady(StageSlot slot, const absl::Status& status, TimePoint now);
   Actions OnNorms(SetNumber set, std::uint32_t attempt, std::vector<BlockNorm> norms, TimePoint now);
-  Actions OnApplied(Version version, double apply_seconds, TimePoint now);
+  // `squared_sums`: as Shard::Apply gave them.
+  Actions OnApplied(Version version, double apply_seconds, std::vector<double> squared_sums, TimePoint now);
   Actions OnPrepared(std::uint64_t number, const absl::Status& status, TimePoint now);
   Actions OnFilled(std::uint64_t number, const absl::Status& status, TimePoint now);
   // Asks the chief to have the stripes moved to others; Finish follows once it lets this server go.
@@ -399,6 +401,7 @@ class Server {
   Version published_;
   std::uint64_t published_hash_ = 0;
   double published_seconds_ = 0;
+  std::vector<double> published_squared_sums_;
   CommitNumber decided_;
   std::uint64_t decided_hash_ = 0;
   bool chain_known_ = false;  // decided_hash_ is that of decided_

@@ -69,7 +69,9 @@ class Shard {
   std::vector<BlockNorm> Norms(std::span<const StageSlot> slots) const;
 
   // Makes `decision.version` out of the newest one and publishes it. Slots in rank order. Never waits for readers.
-  void Apply(const Decision& decision, std::span<const StageSlot> slots);
+  // Returns, where place().measure_gradients, the squared sums of the slots' parameters in double, and last that of their
+  // sum: the same bits whatever the number of threads.
+  std::vector<double> Apply(const Decision& decision, std::span<const StageSlot> slots);
 
   // The newest version, pinned, or copied when pinning it would leave Apply no buffer.
   PinnedVersion Newest() const;
@@ -118,8 +120,9 @@ class Shard {
 
   Shard(Place place, ThreadPool& pool);
   void CutPieces();
+  // `squares`: one a source, then that of the sum; empty: not wanted.
   void ApplyPiece(const Piece& piece, const StepConstants& step, std::span<const float* const> sources,
-                  const float* from, float* to);
+                  const float* from, float* to, std::span<double> squares);
   std::span<float> Staging(StageSlot slot) const ABSL_LOCKS_EXCLUDED(staging_mutex_);
   std::vector<const float*> Sources(std::span<const StageSlot> slots) const;
   absl::StatusOr<std::pair<std::int64_t, std::int64_t>> Locate(std::uint32_t array, std::int64_t begin,
@@ -132,6 +135,7 @@ class Shard {
   std::int64_t parameter_floats_ = 0;
   std::vector<OwnedTensorPart> parts_;
   std::vector<Piece> pieces_;
+  std::vector<double> squares_;  // by piece, as ApplyPiece gives them; kept for the next Apply
 
   std::shared_ptr<VersionPool> versions_;  // shared with the pins, which may outlive the shard
   Arena optimizer_arena_;

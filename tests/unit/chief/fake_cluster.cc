@@ -248,6 +248,7 @@ void FakeCluster::ServerReceives(int index, const Message& message) {
     server.generation = message.envelope.generation;
     server.layout = message.envelope.layout;
     server.place = configure->server;
+    server.measures = configure->measure_gradients;
     server.staged.clear();
     server.seals.clear();
     server.sealed.clear();
@@ -331,7 +332,9 @@ void FakeCluster::ServerReceives(int index, const Message& message) {
     server.seals.erase(decision->set);
     server.applied.push_back(*decision);
     server.version = decision->version;
-    reply(Applied{decision->version, decision->hash, 0.001});
+    Applied applied{decision->version, decision->hash, 0.001};
+    if (server.measures) applied.squared_sums = SquaredSums(*decision);
+    reply(std::move(applied));
   }
   if (const auto* snapshot = std::get_if<Snapshot>(&message.body)) {
     REQUIRE(snapshot->version.commit == server.version.commit);
@@ -340,13 +343,41 @@ void FakeCluster::ServerReceives(int index, const Message& message) {
   }
 }
 
+// Of one server; all have the same part.
+std::vector<double> FakeCluster::SquaredSums(const Decision& decision) const {
+  const auto of = [this](std::int64_t samples) {
+    const auto count = static_cast<double>(samples);
+    return count * (count + noise_scale_) / options_.servers;
+  };
+  std::vector<double> sums;
+  for (const CommittedUpdate& update : decision.updates) sums.push_back(of(TotalSize(update.positions)));
+  sums.push_back(of(decision.samples));
+  return sums;
+}
+
 void FakeCluster::Compute(int index, const Ticket& ticket) {
+  if (!options_.timed) return Computed(index, ticket);
+  Worker& worker = workers_[static_cast<std::size_t>(index)];
+  const auto samples = static_cast<double>(TotalSize(ticket.positions));
+  worker.computed = now_ + FromSeconds(worker.fixed + worker.per_sample * samples);
+  worker.computes = ticket;
+  worker.computes.version = servers_[worker.servers[0]].version;
+}
+
+TimePoint FakeCluster::NextComputed() const {
+  TimePoint next = kNever;
+  for (const Worker& worker : workers_) next = std::min(next, worker.computed);
+  return next;
+}
+
+void FakeCluster::Computed(int index, const Ticket& ticket) {
   Worker& worker = workers_[static_cast<std::size_t>(index)];
   const std::int64_t samples = TotalSize(ticket.positions);
   const double seconds = worker.fixed + worker.per_sample * static_cast<double>(samples);
   to_chief_[worker.session].push_back(FromWorker(index, StepReport{ticket.update, samples, 0, 0, seconds, 0}));
   for (std::size_t s : worker.servers) {
-    Update update{true, TotalSize(ticket.positions), servers_[s].version, poisoned_ == index ? 3 : 0};
+    const Version computed_on = options_.timed ? ticket.version : servers_[s].version;
+    Update update{true, TotalSize(ticket.positions), computed_on, poisoned_ == index ? 3 : 0};
     worker.to_server[s].push_back({ticket.update, update});
   }
 }
@@ -429,11 +460,18 @@ void FakeCluster::StepOnce() {
       });
     }
   }
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].computed > now_) continue;
+    moves.push_back([this, i] {
+      workers_[i].computed = kNever;
+      Computed(static_cast<int>(i), workers_[i].computes);
+    });
+  }
   if (!moves.empty()) {
     now_ += std::chrono::microseconds(50);
     moves[rng_.Below(moves.size())]();
   } else if (manifests_to_acknowledge_.empty()) {
-    now_ = std::min(chief_->NextDeadline(), now_ + std::chrono::milliseconds(500));
+    now_ = std::min({chief_->NextDeadline(), now_ + std::chrono::milliseconds(500), NextComputed()});
   }
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];

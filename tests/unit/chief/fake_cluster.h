@@ -25,6 +25,7 @@ struct FakeClusterOptions {
   double duplicate = 0;  // share of messages delivered twice
   std::optional<Manifest> resume;
   bool expects_evaluator = false;
+  bool timed = false;  // workers take the time that they report
 };
 
 class FakeCluster {
@@ -56,6 +57,9 @@ class FakeCluster {
   int StartWorker(const std::string& name);  // returns its index
   // The worker's next stage reports this many NaNs.
   void Poison(int index) { poisoned_ = index; }
+  // Of the gradients that servers are to measure, samples: each norm is what it is on average.
+  void SetNoiseScale(double samples) { noise_scale_ = samples; }
+  bool measures() const { return servers_.at(0).measures; }
   void SetGradientSquaredSum(double per_server) { squared_sum_ = per_server; }
   // What workers report of their steps: fixed + per_sample * samples, seconds.
   void SetSpeed(int index, double per_sample, double fixed = 0.001) {
@@ -113,6 +117,7 @@ class FakeCluster {
     std::optional<Prepare> prepared;
     std::optional<Version> filled;
     bool released = false;
+    bool measures = false;
   };
   struct StageMessage {
     UpdateId update;
@@ -130,6 +135,8 @@ class FakeCluster {
     TimePoint next_renew = kNever;
     std::vector<std::size_t> servers;  // of its layout
     std::vector<std::deque<StageMessage>> to_server;
+    TimePoint computed = kNever;  // the ticket that it computes
+    Ticket computes;
     std::vector<Message> received;
   };
 
@@ -142,6 +149,9 @@ class FakeCluster {
   void ServerStages(int server, const StageMessage& stage);
   void TrySeal(int server, SetNumber set);
   void Compute(int worker, const Ticket& ticket);
+  void Computed(int worker, const Ticket& ticket);
+  TimePoint NextComputed() const;
+  std::vector<double> SquaredSums(const Decision& decision) const;
 
   FakeClusterOptions options_;
   Experiment experiment_;
@@ -160,6 +170,7 @@ class FakeCluster {
   std::vector<std::string> lines_;
   int poisoned_ = -1;
   double squared_sum_ = 1;
+  double noise_scale_ = 0;
   std::string prepare_error_, fill_error_;
   bool hold_prepared_ = false;
   std::vector<std::pair<SessionId, Message>> held_prepared_;

@@ -62,6 +62,7 @@ TEST_CASE("the schema's defaults are the structs' defaults", "[config]") {
   CHECK(e.membership.ticket_deadline_floor == membership.ticket_deadline_floor);
   const BatchingConfig batching;
   CHECK(e.batching.mode == batching.mode);
+  CHECK(e.batching.probe == batching.probe);
   CHECK(e.batching.min_batch_size == batching.min_batch_size);
   CHECK(e.batching.max_batch_size == batching.max_batch_size);
 }
@@ -205,6 +206,43 @@ TEST_CASE("optimizers, schedules and the other sections are read", "[config]") {
   CHECK(e.batching.mode == BatchingConfig::Mode::kStatic);
   CHECK(e.batching.speeds == std::vector<double>{1, 2});
   CHECK(e.train.seed == 18446744073709551615u);
+}
+
+TEST_CASE("batches follow speeds where the experiment has a batching section and names no mode", "[config]") {
+  CHECK(Accepted({}).batching.mode == BatchingConfig::Mode::kOff);
+  const Experiment given = Accepted({"batching.speeds=[1, 2]", "batching.probe_ms=0"});
+  CHECK(given.batching.mode == BatchingConfig::Mode::kModel);
+  CHECK(given.batching.probe == Duration::zero());
+  CHECK(Accepted({"batching.min_batch_size=4", "batching.mode=off"}).batching.mode == BatchingConfig::Mode::kOff);
+}
+
+TEST_CASE("gradients are measured where the experiment has a batching section, unless it says otherwise", "[config]") {
+  CHECK(Accepted({}).batching.gradnorm_window == 0);
+  CHECK(Accepted({"batching.mode=off"}).batching.gradnorm_window == 50);
+  CHECK(Accepted({"batching.gradnorm_window=0"}).batching.gradnorm_window == 0);
+}
+
+TEST_CASE("a global batch that follows the noise scale begins at the experiment's, and by itself does not shrink",
+          "[config]") {
+  using NoiseScale = BatchingConfig::NoiseScale;
+  CHECK_FALSE(Accepted({"batching.global={\"fixed\": {}}"}).batching.noise_scale.has_value());
+  const auto plain =
+      Accepted({"train.global_batch_size=256", "batching.global.noise_scale.max=4096"}).batching.noise_scale;
+  REQUIRE(plain.has_value());
+  CHECK(plain->min == 256);
+  CHECK(plain->max == 4096);
+  CHECK(plain->least_factor == NoiseScale{}.least_factor);
+  CHECK(plain->most_factor == NoiseScale{}.most_factor);
+  CHECK(plain->learning_rate == NoiseScale::LearningRate::kLinear);
+  const auto full = Accepted({R"(batching.global={"noise_scale": {"min": 32, "max": 512, "least_factor": 1.5,
+      "most_factor": 4, "learning_rate": "square_root"}})",
+                              "batching.evict_slower_than=2.5", "batching.asp_adjust_strategy=staleness"})
+                        .batching;
+  CHECK(full.noise_scale->min == 32);
+  CHECK(full.noise_scale->most_factor == 4);
+  CHECK(full.noise_scale->learning_rate == NoiseScale::LearningRate::kSquareRoot);
+  CHECK(full.evict_slower_than == 2.5);
+  CHECK(full.asp_adjust_strategy == BatchingConfig::AspAdjustStrategy::kStaleness);
 }
 
 TEST_CASE("the best metric and its direction follow from the metrics", "[config]") {

@@ -97,6 +97,20 @@ TEST_CASE("decisions apply in order; repeated ones are answered, future ones wai
   CHECK(c.server.kept_decisions()[0].version == At(2));
 }
 
+TEST_CASE("what applying measured is told, and again after a reconnect", "[ps]") {
+  Conversation c;
+  c.squared_sums = {4, 9, 25};
+  c.SetUp();
+  c.StageAll(10, Update(10, 1));
+  c.Chief(Seal{SetNumber(1), 0, {Update(10, 1)}});
+  c.Chief(c.Decide(1, 1, {Update(10, 1)}));
+  c.Chief(Welcome{.incarnation = Incarnation(1), .job_id = kJob, .renew_ms = 1000});
+  const auto applied = c.ToChief<Applied>();
+  REQUIRE(applied.size() == 2);
+  CHECK(applied[0].squared_sums == c.squared_sums);
+  CHECK(applied[1].squared_sums == c.squared_sums);
+}
+
 TEST_CASE("a decision that differs from the sealed set ends the server with the difference", "[ps]") {
   struct Row {
     const char* what;

@@ -1,5 +1,6 @@
 #include "evenkeel/ps/shard.h"
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <thread>
 
@@ -78,6 +79,42 @@ TEST_CASE("norms are those of the summed gradient over the parameters", "[ps]") 
       for (const BlockNorm& block : shard->Norms(slots)) total += block.squared_sum;
     }
     CHECK(total == Approx(expected).epsilon(1e-9));
+  }
+}
+
+TEST_CASE("applying tells the squared sums of each update and of all, without statistics, where the place says so",
+          "[ps]") {
+  std::vector<std::vector<double>> first;
+  for (std::uint32_t servers : {1u, 3u}) {
+    for (int threads : {1, 2}) {
+      Cluster cluster(servers, threads, AdamW(), true);
+      Cluster plain(servers, threads);
+      cluster.Step(1);
+      plain.Step(1);
+      CHECK(SameBits(cluster.Flat(), plain.Flat()));
+      CHECK(plain.squared_sums[0].empty());
+      std::vector<double> expected(4, 0.0), told(4, 0.0);
+      for (std::size_t t = 0; t < cluster.layout->tensors().size(); ++t) {
+        const TensorPlace& place = cluster.layout->places()[t];
+        if (cluster.layout->tensors()[t].statistic) continue;
+        for (std::int64_t i = place.offset; i < place.offset + place.count; ++i) {
+          float sum = 0;
+          for (std::size_t s = 0; s < 3; ++s) {
+            const float gradient = Cluster::Gradient(1, std::array{1u, 0u, 2u}[s], i);
+            expected[s] += static_cast<double>(gradient) * gradient;
+            sum += gradient;
+          }
+          expected[3] += static_cast<double>(sum) * sum;
+        }
+      }
+      for (const std::vector<double>& sums : cluster.squared_sums) {
+        REQUIRE(sums.size() == 4);
+        for (std::size_t i = 0; i < 4; ++i) told[i] += sums[i];
+      }
+      for (std::size_t i = 0; i < 4; ++i) CHECK(told[i] == Approx(expected[i]).epsilon(1e-6));
+      if (threads == 1) first = cluster.squared_sums;
+      CHECK(cluster.squared_sums == first);
+    }
   }
 }
 

@@ -37,10 +37,11 @@ inline OptimizerSpec AdamW() {
 
 // All servers of a layout, with the same gradients whatever their number.
 struct Cluster {
-  Cluster(std::uint32_t servers, int threads, OptimizerSpec optimizer = AdamW()) : pool(threads) {
+  Cluster(std::uint32_t servers, int threads, OptimizerSpec optimizer = AdamW(), bool measures = false)
+      : pool(threads) {
     layout = std::make_shared<const ParameterLayout>(*ParameterLayout::Create(Model(), kBucketBytes, servers));
     for (std::uint32_t s = 0; s < servers; ++s) {
-      shards.push_back(*Shard::Create({layout, ServerIndex(s), optimizer}, pool));
+      shards.push_back(*Shard::Create({layout, ServerIndex(s), optimizer, measures}, pool));
       shards.back()->Initialise(kSeed, At(0));
       for (std::uint32_t slot = 0; slot < 3; ++slot) REQUIRE(shards.back()->AllocateSlot(StageSlot(slot)).ok());
     }
@@ -68,7 +69,8 @@ struct Cluster {
   void Apply(std::uint64_t commit) {
     Decision decision{.version = At(commit), .samples = 30, .learning_rate = 0.01};
     const StageSlot slots[] = {StageSlot(1), StageSlot(0), StageSlot(2)};
-    for (auto& shard : shards) shard->Apply(decision, slots);
+    squared_sums.clear();
+    for (auto& shard : shards) squared_sums.push_back(shard->Apply(decision, slots));
   }
   // The flat vector.
   std::vector<float> Flat() const {
@@ -87,6 +89,7 @@ struct Cluster {
   ThreadPool pool;
   std::shared_ptr<const ParameterLayout> layout;
   std::vector<std::unique_ptr<Shard>> shards;
+  std::vector<std::vector<double>> squared_sums;  // of the last Apply, by server
 };
 
 inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {

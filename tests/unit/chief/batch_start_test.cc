@@ -1,0 +1,127 @@
+// How batches begin: from a worker's own timing, and steps that are the first of their size.
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "chief/batch_controller.h"
+
+namespace evenkeel {
+namespace {
+
+struct Machine {
+  double fixed, per_sample, new_size;
+  std::int64_t largest_seen = 0, last = 0;
+};
+
+// One step in which a worker pays `new_size` more where its batch differs from the one before, and says so.
+struct Cluster {
+  BatchController controller{{}};
+  std::vector<Machine> machines;
+  std::vector<BatchShare> shares;
+
+  void Add(Machine machine, StepTimeLine timed, const std::string& name) {
+    machines.push_back(machine);
+    controller.AddWorker(Incarnation(machines.size()), name, 0, timed);
+  }
+  double Seconds(std::size_t i, std::int64_t batch) const {
+    return machines[i].fixed + machines[i].per_sample * static_cast<double>(batch);
+  }
+  // As the chief plans: one step ahead, anew where the controller asks for it. Returns the slowest worker's time.
+  double Step(std::int64_t total) {
+    if (shares.empty()) shares = *controller.Plan(total);
+    std::vector<BatchShare> next = *controller.Plan(total);
+    double slowest = 0;
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      Machine& machine = machines[i];
+      const bool first = std::exchange(machine.last, shares[i].batch) != shares[i].batch;
+      const double seconds = Seconds(i, shares[i].batch);
+      slowest = std::max(slowest, seconds);
+      controller.Observe(shares[i].worker, shares[i].batch, seconds + (first ? machine.new_size : 0), first);
+    }
+    if (controller.asks_again()) next = *controller.PlanAgain(total);
+    shares = next;
+    return slowest;
+  }
+  // Of the shares to come.
+  double Next() const {
+    double slowest = 0;
+    for (std::size_t i = 0; i < shares.size(); ++i) slowest = std::max(slowest, Seconds(i, shares[i].batch));
+    return slowest;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("workers that timed themselves begin near the optimum and reach it within 4 steps", "[chief][fast]") {
+  Cluster cluster;
+  // Each also moves parameters, which its own timing does not see; making a new size costs the slow one the most.
+  const double speeds[] = {130, 1250, 1600};  // samples a second
+  double sum = 0;
+  for (double speed : speeds) {
+    cluster.Add({0.02, 1 / speed, 15 / speed}, {0.01, 1.1 / speed}, "w" + std::to_string(cluster.machines.size()));
+    sum += speed;
+  }
+  const double best = 0.02 + 1152 / sum;
+  CHECK(cluster.Step(1152) < 1.15 * best);
+  for (int step = 0; step < 3; ++step) cluster.Step(1152);
+  INFO(cluster.controller.Explain());
+  CHECK(cluster.Next() < 1.03 * best);
+}
+
+TEST_CASE("without any timing the second measured step corrects equal shares at once", "[chief][fast]") {
+  Cluster cluster;
+  const double speeds[] = {130, 1250, 1600};
+  for (double speed : speeds) {
+    cluster.Add({0.02, 1 / speed, 15 / speed}, {}, "w" + std::to_string(cluster.machines.size()));
+  }
+  cluster.Step(1152);
+  cluster.Step(1152);
+  CHECK(cluster.Next() < 1.25 * (0.02 + 1152 / 2980.0));
+}
+
+TEST_CASE("timings that differ by less than the dead band begin with equal shares", "[chief][fast]") {
+  Cluster cluster;
+  for (double per_sample : {1.0, 1.02, 0.99}) {
+    cluster.Add({0, per_sample, 0}, {0, per_sample}, "w" + std::to_string(cluster.machines.size()));
+  }
+  cluster.Step(300);
+  CHECK(cluster.shares == std::vector<BatchShare>{{Incarnation(1), 100}, {Incarnation(2), 100}, {Incarnation(3), 100}});
+}
+
+TEST_CASE("what is remembered counts, unless the machine is another by its own timing", "[chief][fast]") {
+  Cluster first;
+  for (double per_sample : {0.01, 0.002})
+    first.Add({0.01, per_sample, 0}, {}, "m" + std::to_string(first.machines.size()));
+  for (int step = 0; step < 30; ++step) first.Step(600);
+  const BatchController::State memory = first.controller.Save();
+
+  Cluster same;
+  REQUIRE(same.controller.Load(memory).ok());
+  same.Add({0.01, 0.01, 0}, {0, 0.008}, "m0");  // a rough timing
+  same.Add({0.01, 0.002, 0}, {0, 0.002}, "m1");
+  same.Step(600);
+  CHECK(same.shares[0].batch == Approx(100).margin(5));
+
+  Cluster other;
+  REQUIRE(other.controller.Load(memory).ok());
+  other.Add({0.002, 0.002, 0}, {0.002, 0.002}, "m0");  // five times as fast as it was
+  other.Add({0.01, 0.002, 0}, {0, 0.002}, "m1");
+  other.Step(600);
+  CHECK(other.shares[0].batch == Approx(300).margin(25));
+}
+
+TEST_CASE("the first steps of ever new sizes teach in the end", "[chief][fast]") {
+  BatchController controller{{}};
+  controller.AddWorker(Incarnation(1), "a", 0, {0, 1});
+  controller.AddWorker(Incarnation(2), "b", 0, {0, 1});
+  REQUIRE(controller.Plan(200).ok());
+  for (int step = 0; step < 3; ++step) {
+    CHECK(controller.Workers()[0].observations == 0);
+    controller.Observe(Incarnation(1), 100 + step, 300, true);
+  }
+  CHECK(controller.Workers()[0].observations == 1);
+  controller.Observe(Incarnation(2), 100, 50, true);  // faster than believed, which a new size cannot feign
+  CHECK(controller.Workers()[1].observations == 1);
+}
+
+}  // namespace evenkeel
