@@ -7,8 +7,8 @@ target_link_libraries(evenkeel_test_main PUBLIC Catch2::Catch2)
 # evenkeel_test(NAME unit_chief SOURCES a_test.cc ROOMS chief [LABELS fast] [TIMEOUT 60] [LIBRARIES ...] [SERIAL])
 #
 # One test program and one ctest entry. Sources may include the private headers of src/. TIMEOUT in seconds, several
-# times as long under a sanitizer. SERIAL runs it alone: for tests that start many processes. The label grpc keeps a
-# program that speaks gRPC away from ThreadSanitizer.
+# times as long under a sanitizer. SERIAL runs it alone: for tests that start many processes. The labels grpc
+# and openmp keep programs that use those libraries' threads away from ThreadSanitizer.
 function(evenkeel_test)
   cmake_parse_arguments(TEST "SERIAL" "NAME;TIMEOUT" "SOURCES;ROOMS;LABELS;LIBRARIES;ENVIRONMENT" ${ARGN})
   add_executable(${TEST_NAME} ${TEST_SOURCES})
