@@ -10,6 +10,13 @@
 #include "evenkeel/core/status.h"
 
 namespace evenkeel {
+namespace {
+
+// Of two experiments, in words.
+constexpr std::size_t kDifferingFieldsNamed = 8;
+constexpr int kMaxDifferingFields = 1000;
+
+}  // namespace
 
 const char* ToString(Phase phase) {
   switch (phase) {
@@ -78,7 +85,7 @@ ChiefActions Chief::Start(TimePoint now, std::int64_t unix_ms) {
   impl.last_checkpoint_at = now;
   impl.started_unix_ms = unix_ms;
   const MembershipConfig& membership = impl.options.experiment.membership;
-  impl.phase_deadline = now + membership.ps_timeout;
+  impl.Await(membership.ps_timeout);
   impl.replace_until = now + membership.ps_replacement_timeout;
   if (FinishedBefore(impl.options)) {
     impl.end_status = impl.options.history.end->status;
@@ -222,8 +229,13 @@ bool Chief::Impl::CheckEnvelope(SessionId session, const Message& message) {
   if (envelope.spec_hash != options.experiment.spec_hash) {
     std::string difference;
     if (const auto* join = std::get_if<Join>(&message.body)) {
-      for (const std::string& field : DifferingFields(options.experiment.canonical_json, join->experiment_json)) {
-        absl::StrAppend(&difference, difference.empty() ? "; they differ in " : ", ", field);
+      const std::vector<std::string> fields =
+          DifferingFields(options.experiment.canonical_json, join->experiment_json, kMaxDifferingFields);
+      for (std::size_t i = 0; i < fields.size() && i < kDifferingFieldsNamed; ++i) {
+        absl::StrAppend(&difference, difference.empty() ? "; they differ in " : ", ", fields[i]);
+      }
+      if (fields.size() > kDifferingFieldsNamed) {
+        absl::StrAppend(&difference, " and ", fields.size() - kDifferingFieldsNamed, " more");
       }
     }
     RefuseSession(session, RefuseReason::kOtherExperiment,
@@ -346,7 +358,22 @@ void Chief::Impl::Advance() {
   }
 }
 
+void Chief::Impl::Await(Duration time) {
+  awaited_since = now;
+  phase_deadline = now + time;
+}
+
 void Chief::Impl::CheckDeadlines() {
+  // While this process was held up (SIGSTOP, a machine that swaps) nobody could be heard: that time is nobody's.
+  if (const Duration gap = leases.Gap(now); gap > Duration{}) {
+    Say(absl::StrFormat("nothing was done here for %.1f s; all deadlines move by that", ToSeconds(gap)),
+        LogLevel::kWarning);
+    for (TimePoint* deadline : {&phase_deadline, &replace_until}) {
+      if (*deadline != kNever) *deadline += gap;
+    }
+    if (move) move->deadline += gap;
+    undecided.ShiftDeadlines(gap);
+  }
   for (Incarnation member : leases.Expire(now)) {
     if (const WorkerState* worker = workers.Find(member)) {
       // Whoever waits here to be welcomed has nothing to renew its lease with.
@@ -385,7 +412,7 @@ void Chief::Impl::CheckDeadlines() {
     case Phase::kReading:
     case Phase::kConfiguring:
       return Fail(absl::DeadlineExceededError(
-          absl::StrFormat("waited %.1f s for %s", ToSeconds(now - started), MissingMembers())));
+          absl::StrFormat("waited %.1f s for %s", ToSeconds(now - awaited_since), MissingMembers())));
     case Phase::kRunning:
       if (first_grant_done ||
           workers.training() +
@@ -393,7 +420,7 @@ void Chief::Impl::CheckDeadlines() {
                                                  [](const auto& w) { return w.second.ready && !w.second.rank; })) <
               options.experiment.membership.workers_min) {
         if (workers.training() >= options.experiment.membership.workers_min) return;
-        return Fail(absl::DeadlineExceededError(
+        return FailWithCheckpoint(absl::DeadlineExceededError(
             absl::StrCat("waited ", ToSeconds(options.experiment.membership.join_timeout), " s for ", WaitingFor())));
       }
       Say(absl::StrCat("not all listed workers came in time; starting without ", MissingMembers()), LogLevel::kWarning);

@@ -123,6 +123,8 @@ struct Chief::Impl {
   // Lets everything happen that can happen now.
   void Advance();
   void CheckDeadlines();
+  // Sets the phase's deadline.
+  void Await(Duration time);
 
   // --- membership.cc
   void OnJoin(SessionId session, Join& join);
@@ -212,6 +214,7 @@ struct Chief::Impl {
   bool CommitNext();
   void Commit(SetNumber number);
   void FillRow(CommitRow& row, const Decision& decision) const;
+  void MeasureRate(std::int64_t committed);
   double ClipScale(const SetState& set, std::int64_t samples) const;
   void Grant();
   void GrantBsp();
@@ -256,6 +259,8 @@ struct Chief::Impl {
   void ManifestWritten(Version version, const absl::Status& status);
   void OnEvalReport(const EvalReport& report);
   void BeginEnd(std::string status, std::string reason);
+  // As Fail, after a last checkpoint.
+  void FailWithCheckpoint(absl::Status status);
   void Stop(const std::string& reason);
   void TakeFinalCheckpoint();
   void AfterFinalCheckpoint();
@@ -318,7 +323,8 @@ struct Chief::Impl {
   std::int64_t dropped_updates = 0;
   double last_loss = 0;
   bool any_loss = false;
-  double rate = 0;                     // examples/s, smoothed
+  double rate = 0;                     // examples/s; of sums in which a commit weighs less as time passes
+  double rate_samples = 0, rate_seconds = 0;
   std::optional<TimePoint> last_commit_at;
 
   // --- members
@@ -326,7 +332,9 @@ struct Chief::Impl {
   std::vector<ServerState> spares;   // joined, and in no layout
   LayoutNumber layout, newest_layout;  // that rules; that was ever prepared
   bool had_layout = false;             // servers hold parameters, or held them before this chief
+  TimePoint awaited_since{};           // when phase_deadline was set
   TimePoint replace_until = kNever;    // so long a lost server is waited for
+  bool first_server_here = false;      // since gathering began; what the others are given counts from there
   std::optional<std::uint32_t> target_servers;  // as ordered, until it is so
   std::optional<LayoutMove> move;
   bool layout_next = false;            // no checkpoint begins before it is there
@@ -376,6 +384,7 @@ struct Chief::Impl {
   bool checkpoint_due = false;
   TimePoint last_checkpoint_at{};
   std::string end_status, end_reason;
+  absl::Status failure;                // what the job fails with once its last checkpoint is complete
   bool final_scored = false;
   std::optional<EvalReport> last_eval;
   std::optional<TimePoint> ended_at;

@@ -200,13 +200,13 @@ void Chief::Impl::OnEvalReport(const EvalReport& report) {
 
 void Chief::Impl::Stop(const std::string& reason) {
   BeginEnd("stopped", reason);
-  phase_deadline = now + options.experiment.membership.drain;
+  Await(options.experiment.membership.drain);
 }
 
 void Chief::Impl::BeginEnd(std::string status, std::string reason) {
   AbandonMove("the job ends");
   phase = Phase::kEnding;
-  phase_deadline = now + options.experiment.membership.ps_timeout;
+  Await(options.experiment.membership.ps_timeout);
   end_status = std::move(status);
   end_reason = std::move(reason);
   ReleaseProvisional();
@@ -237,10 +237,15 @@ void Chief::Impl::AfterFinalCheckpoint() {
   const bool wait = end_status == "finished" && (options.expects_evaluator || evaluator_seen) && !final_scored;
   if (!wait) return Finish();
   phase = Phase::kFinalScore;
-  phase_deadline = now + options.experiment.eval.final_timeout;
+  Await(options.experiment.eval.final_timeout);
 }
 
-void Chief::Impl::Finish() { EndJob(absl::OkStatus()); }
+void Chief::Impl::Finish() { EndJob(failure); }
+
+void Chief::Impl::FailWithCheckpoint(absl::Status status) {
+  failure = std::move(status);
+  BeginEnd("failed", std::string(failure.message()));
+}
 
 void Chief::Impl::Fail(absl::Status status) {
   if (phase == Phase::kEnded) return;

@@ -233,7 +233,7 @@ void Chief::Impl::SwitchLayout() {
   actions.push_back(SyncLogAction{});
   switching = true;
   phase = Phase::kConfiguring;
-  phase_deadline = now + options.experiment.membership.ps_timeout;
+  Await(options.experiment.membership.ps_timeout);
   for (ServerState& server : servers) {
     server.configured = false;
     server.applied = commit;

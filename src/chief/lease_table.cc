@@ -11,7 +11,7 @@ bool LeaseTable::Renew(Incarnation member, TimePoint now) {
 }
 
 std::vector<Incarnation> LeaseTable::Expire(TimePoint now) {
-  if (last_ != kNever && now - last_ > late_after_) until_.ShiftAll(now - last_);
+  if (const Duration gap = Gap(now); gap > Duration{}) until_.ShiftAll(gap);
   last_ = now;
   std::vector<Incarnation> over = until_.Due(now);
   for (Incarnation member : over) until_.Erase(member);

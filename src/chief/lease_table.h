@@ -21,7 +21,9 @@ class LeaseTable {
   // False when the lease is not there any more: the member must join again.
   bool Renew(Incarnation member, TimePoint now);
   void End(Incarnation member) { until_.Erase(member); }
-  // Members whose lease is over, ascending; their leases end. Extends all by the gap when the call comes late.
+  // Past the last Expire, where that is late; else zero.
+  Duration Gap(TimePoint now) const { return last_ != kNever && now - last_ > late_after_ ? now - last_ : Duration{}; }
+  // Members whose lease is over, ascending; their leases end. Extends all by the gap.
   std::vector<Incarnation> Expire(TimePoint now);
   TimePoint NextExpiry() const { return until_.Next(); }
   // kNever for an unknown member.

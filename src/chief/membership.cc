@@ -481,7 +481,7 @@ void Chief::Impl::Fence(Incarnation incarnation, const std::string& reason, bool
   std::vector<UpdateId> all;
   for (const auto& [id, update] : undecided.updates()) all.push_back(id);
   for (UpdateId id : all) DropUpdate(id, "too few workers");
-  phase_deadline = now + options.experiment.membership.join_timeout;
+  Await(options.experiment.membership.join_timeout);
 }
 
 }  // namespace evenkeel

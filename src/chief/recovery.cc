@@ -109,7 +109,7 @@ void Chief::Impl::TakeUpServers() {
   if (!HashesAgree()) return;
   if (newest == version()) return ContinueServers();
   phase = Phase::kReading;
-  phase_deadline = now + options.experiment.membership.ps_timeout;
+  Await(options.experiment.membership.ps_timeout);
   reading = newest;
   Say(absl::StrCat("the log ends at ", ToString(version()), ", the servers are at ", ToString(newest),
                    ": adopting what it has lost"));
@@ -156,7 +156,7 @@ void Chief::Impl::OnKeptDecisions(ServerState& server, const KeptDecisions& kept
 
 void Chief::Impl::ContinueServers() {
   phase = Phase::kConfiguring;
-  phase_deadline = now + options.experiment.membership.ps_timeout;
+  Await(options.experiment.membership.ps_timeout);
   recovering = false;
   continuing = true;
   first_grant_done = !workers.empty();
@@ -183,9 +183,9 @@ void Chief::Impl::RollBack(const std::string& reason) {
     end_status = "stopped";
     end_reason = *std::exchange(stop_wanted, std::nullopt);
   }
-  if (end_status == "stopped") {
+  if (end_status == "stopped" || !failure.ok()) {
     end_reason = absl::StrCat(end_reason, "; ", reason, " before the last checkpoint was complete");
-    return EndJob(absl::OkStatus());
+    return EndJob(failure);
   }
   end_status.clear();
   end_reason.clear();
@@ -238,7 +238,8 @@ void Chief::Impl::RollBack(const std::string& reason) {
   actions.push_back(SyncLogAction{});
   for (ServerState& server : servers) server.configured = false;
   phase = Phase::kGathering;
-  phase_deadline = now + options.experiment.membership.ps_timeout;
+  first_server_here = false;
+  Await(options.experiment.membership.ps_timeout);
   replace_until = now + options.experiment.membership.ps_replacement_timeout;
   Say(absl::StrCat(reason, ": back to ", durable ? CheckpointName(durable->version) : "the start", ", ",
                    trained - samples_trained, " samples are trained again"),

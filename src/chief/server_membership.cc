@@ -52,6 +52,11 @@ void Chief::Impl::OnServerJoin(SessionId session, Join& join) {
   server->lost = false;
   server->state = "joined";
   leases.Grant(server->incarnation, now);
+  // Machines that start together come within a time of each other, however late.
+  if (phase == Phase::kGathering && InLayout(*server) && !std::exchange(first_server_here, true)) {
+    replace_until = std::max(replace_until, now + options.experiment.membership.ps_replacement_timeout);
+    Await(options.experiment.membership.ps_timeout);
+  }
   const std::string stands_by =
       InLayout(*server) ? "" : absl::StrCat(" and stands by: ", servers.size(), " servers have the places");
   Say(absl::StrCat(server->name, " joined at ", server->address, stands_by));
@@ -140,7 +145,7 @@ void Chief::Impl::ConfigureServers() {
     return RollBack(absl::StrCat(server.name, " has lived through more than the log knows"));
   }
   phase = Phase::kConfiguring;
-  phase_deadline = now + options.experiment.membership.ps_timeout;
+  Await(options.experiment.membership.ps_timeout);
   AppendLog(LayoutRecord{layout, generation, ServerAddresses()});
   had_layout = true;
   for (ServerState& server : servers) {
@@ -180,7 +185,8 @@ void Chief::Impl::OnConfigured(ServerState& server, const Envelope& envelope, co
   }
   if (!std::all_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.configured; })) return;
   phase = Phase::kRunning;
-  phase_deadline = first_grant_done ? kNever : now + options.experiment.membership.join_timeout;
+  phase_deadline = kNever;
+  if (!first_grant_done) Await(options.experiment.membership.join_timeout);
   Say(absl::StrCat("all ", servers.size(), " servers hold version ", ToString(version())));
   const bool went_on = continuing || switching;
   continuing = switching = false;

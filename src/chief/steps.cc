@@ -10,6 +10,8 @@
 namespace evenkeel {
 namespace {
 
+constexpr double kRateWindow = 10;  // seconds, of examples/s
+
 constexpr double kSmoothing = 0.2;
 
 double Smooth(double old, double fresh) { return old > 0 ? old + kSmoothing * (fresh - old) : fresh; }
@@ -158,6 +160,15 @@ double Chief::Impl::ClipScale(const SetState& set, std::int64_t samples_in_set) 
 }
 
 // All but the workers, once the commit is counted.
+// Commits of ASP may come in pairs: a rate of each alone would mean nothing.
+void Chief::Impl::MeasureRate(std::int64_t committed) {
+  if (!last_commit_at) return;  // it says nothing of how long that took
+  const double seconds = ToSeconds(now - *last_commit_at), keep = std::exp(-seconds / kRateWindow);
+  rate_samples = rate_samples * keep + static_cast<double>(committed);
+  rate_seconds = rate_seconds * keep + seconds;
+  if (rate_seconds > 0) rate = rate_samples / rate_seconds;
+}
+
 void Chief::Impl::FillRow(CommitRow& row, const Decision& decision) const {
   row.version = decision.version;
   row.samples = decision.samples;
@@ -231,9 +242,9 @@ void Chief::Impl::Commit(SetNumber number) {
   last_loss = decision.loss_sum / static_cast<double>(decision.samples);
   any_loss = true;
   if (last_commit_at && now > *last_commit_at) {
-    rate = Smooth(rate, static_cast<double>(decision.samples) / ToSeconds(now - *last_commit_at));
     commit_seconds = Smooth(commit_seconds, ToSeconds(now - *last_commit_at));
   }
+  MeasureRate(decision.samples);
   last_commit_at = now;
   FillRow(row, decision);
   row.seconds = record.training_seconds = TrainingSeconds(now);
@@ -329,7 +340,7 @@ void Chief::Impl::Grant() {
   const bool bsp = options.experiment.train.sync.mode == SyncConfig::Mode::kBsp;
   if (!bsp || undecided.sets().empty()) AdmitReady();
   if (workers.training() < options.experiment.membership.workers_min) {
-    if (phase_deadline == kNever) phase_deadline = now + options.experiment.membership.join_timeout;
+    if (phase_deadline == kNever) Await(options.experiment.membership.join_timeout);
     return;
   }
   phase_deadline = kNever;

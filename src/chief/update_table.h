@@ -91,6 +91,7 @@ class UpdateTable {
   // --- time
   // Of all updates but those fenced.
   TimePoint NextDeadline() const { return deadlines_.Next(); }
+  void ShiftDeadlines(Duration by) { deadlines_.ShiftAll(by); }
   // Past their deadline and not staged everywhere, ascending.
   std::vector<UpdateId> Overdue(TimePoint now) const;
   // Of dead workers, ascending.

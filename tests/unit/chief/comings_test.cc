@@ -47,6 +47,22 @@ Join SecondLife(const std::string& name, std::uint64_t nonce, Incarnation former
 
 }  // namespace
 
+TEST_CASE("a job that runs out of workers fails with all that it has trained in a checkpoint", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 60000;
+  options.workers = 2;
+  options.overrides =
+      "membership.workers_min=2 membership.lease_ms=2000 membership.renew_ms=500 membership.join_timeout_ms=4000 "
+      "train.global_batch_size=120";
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 30; });
+  cluster.KillWorker(1);
+  REQUIRE(cluster.Run());
+  REQUIRE(cluster.end()->status.code() == absl::StatusCode::kDeadlineExceeded);
+  REQUIRE(cluster.end()->summary.status == "failed");
+  REQUIRE(cluster.manifests().back().version == cluster.surviving_commits().back().decision.version);
+}
+
 TEST_CASE("a worker that says that it will leave finishes its ticket, gets no other, and no step loses a sample",
           "[chief]") {
   const std::string mode = GENERATE("train.sync.mode=bsp", "train.sync.mode=asp", "train.sync.mode=ssp",

@@ -66,6 +66,8 @@ class FakeCluster {
     workers_[static_cast<std::size_t>(index)].per_sample = per_sample;
     workers_[static_cast<std::size_t>(index)].fixed = fixed;
   }
+  // The chief's process is held up; nobody else notices.
+  void HoldUpChief(Duration time) { now_ += time; }
   void StopJob() { Take(chief_->Stop("SIGTERM", now_)); }
 
   Chief& chief() { return *chief_; }

@@ -53,6 +53,17 @@ TEST_CASE("a lost server that does not come back in time is gone on without", "[
   REQUIRE(cluster.manifests().back().parts.size() == 1);
 }
 
+TEST_CASE("a chief that is held up while it waits for a lost server has not waited", "[chief]") {
+  FakeCluster cluster(Options("membership.ps_timeout_ms=10000"));
+  cluster.RunUntil([&] { return cluster.commits().size() >= 9; });
+  cluster.KillServer(0);
+  cluster.RunUntil([&] { return cluster.rollbacks() == 1; });
+  cluster.HoldUpChief(std::chrono::seconds(30));
+  REQUIRE(cluster.Run());
+  CheckExact(cluster);
+  REQUIRE(Names(cluster.layouts().back()) == std::vector<std::string>{"ps:1"});
+}
+
 TEST_CASE("a server that comes too late stands by, and takes the place of the next one that is lost", "[chief]") {
   FakeCluster cluster(Options(""));
   cluster.RunUntil([&] { return cluster.commits().size() >= 9; });
