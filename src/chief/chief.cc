@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "chief/chief_impl.h"
+#include "evenkeel/core/plural.h"
 #include "evenkeel/core/status.h"
 
 namespace evenkeel {
@@ -340,6 +341,9 @@ void Chief::Impl::Advance() {
   if (phase == Phase::kEnding) TakeFinalCheckpoint();
   const std::string waiting_for = phase == Phase::kEnded ? "" : WaitingToSay();
   if (waiting_for != said_waiting) {
+    if (waiting_for.empty() && phase == Phase::kRunning) {
+      Say(absl::StrCat("goes on with ", Counted(static_cast<std::uint64_t>(workers.training()), "worker")));
+    }
     said_waiting = waiting_for;
     if (phase != Phase::kEnded) {
       const Waiting told = WaitingNow();

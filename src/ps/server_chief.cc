@@ -199,6 +199,8 @@ void Server::OnWaiting(const Waiting& waiting) {
     const std::string limit =
         waiting.deadline_ms > 0 ? absl::StrCat(", at most ", ToSeconds(Milliseconds(waiting.deadline_ms)), " s") : "";
     Say(LogLevel::kInfo, absl::StrCat("waiting for ", waiting.for_whom, limit));
+  } else if (waiting.for_whom.empty() && !waits_for_.empty()) {
+    Say(LogLevel::kInfo, "the job goes on");
   }
   waits_for_ = waiting.for_whom;
 }

@@ -91,6 +91,8 @@ void Worker::OnChiefMessage(Message message) {
         if (waiting->deadline_ms > 0) {
           absl::StrAppendFormat(&say, ", at most %.1f s", ToSeconds(Milliseconds(waiting->deadline_ms)));
         }
+      } else if (waiting->for_whom.empty() && !waits_for_.empty()) {
+        say = "the job goes on";
       }
       waits_for_ = waiting->for_whom;
     } else if (auto* ticket = std::get_if<Ticket>(&message.body)) {
