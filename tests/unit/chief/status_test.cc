@@ -190,4 +190,26 @@ TEST_CASE("a worker that has only fetched the experiment is shown until it joins
   CHECK(Status(cluster).at("member_events").back().at("kind") == "admitted");
 }
 
+// Commits of ASP come in pairs; the time since the one before says nothing.
+TEST_CASE("the rate that is shown is that of the samples trained, in every mode", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 600000;
+  options.timed = true;
+  options.overrides = GENERATE("train.sync.mode=bsp", "train.sync.mode=asp", "train.sync.mode=ssp");
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() >= 10; });
+  const TimePoint begin = cluster.now();
+  const double before = Status(cluster)["samples_trained"];
+  for (int check = 1; check <= 5; ++check) {
+    const std::size_t commits = cluster.commits().size();
+    cluster.RunUntil([&] { return cluster.commits().size() >= commits + 50; });
+    const Json status = Status(cluster);
+    const double trained = status["samples_trained"], shown = status["examples_per_second"];
+    const double measured = (trained - before) / ToSeconds(cluster.now() - begin);
+    INFO(measured);
+    CHECK(shown < 2 * measured);
+    CHECK(shown > measured / 2);
+  }
+}
+
 }  // namespace evenkeel
