@@ -190,6 +190,43 @@ TEST_CASE("a worker that has only fetched the experiment is shown until it joins
   CHECK(Status(cluster).at("member_events").back().at("kind") == "admitted");
 }
 
+TEST_CASE("after a restart of everything, servers have a time from the first one's coming, however late that is",
+          "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 100000;
+  options.overrides = "membership.ps_timeout_ms=20000 membership.ps_replacement_timeout_ms=10000";
+  FakeCluster first(options);
+  first.RunUntil([&] { return first.commits().size() == 12; });
+  Chief chief(Again(first, options.workers));
+  TimePoint now = first.now() + std::chrono::seconds(60);
+  chief.Start(now, 1700000000000);
+  auto pass = [&](int seconds) {
+    for (int i = 0; i < 2 * seconds; ++i) chief.Tick(now += std::chrono::milliseconds(500));
+  };
+  auto joins = [&](std::uint64_t session, const std::string& name) {
+    Message message{first.EnvelopeOf(0), {}};
+    message.envelope.sender = Incarnation{};
+    Join join;
+    join.role = Role::kPs;
+    join.name = name;
+    join.nonce = 100 + session;
+    join.address = name;
+    message.body = join;
+    chief.OnMessage(SessionId(session), message, now);
+  };
+  pass(18);
+  joins(1, "ps:1");
+  pass(1);
+  Json status = Json::parse(chief.StatusJson(now));
+  CHECK(status.at("servers").size() == 2);
+  CHECK(status.at("waiting_then") == "the job goes on with the servers that are here");
+  joins(2, "ps:0");
+  status = Json::parse(chief.StatusJson(now));
+  CHECK(status.at("servers").size() == 2);
+  CHECK(status.at("spare_servers").empty());
+  CHECK_FALSE(chief.ended());
+}
+
 // Commits of ASP come in pairs; the time since the one before says nothing.
 TEST_CASE("the rate that is shown is that of the samples trained, in every mode", "[chief]") {
   FakeClusterOptions options;
