@@ -1,5 +1,5 @@
-// What `evenkeel check` looks at, one function a line of its output: a sentence when all is well, else an error that says
-// what is wrong.
+// What `evenkeel check` looks at, one function a line of its output: a sentence when all is well, else an error that
+// says what is wrong.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,8 @@
 
 namespace evenkeel::apps {
 
-// Several lines: the job, its speed, each worker, the last evaluation, whom it waits for. Empty for text that is no status.
+// Several lines: the job, its speed, each worker, the last evaluation, whom it waits for. Empty for text that is no
+// status.
 std::vector<std::string> StatusLines(std::string_view status_json);
 // All that the chief tells: besides these lines term, generation and membership epoch, where the samples are, the last
 // checkpoint, each server, and each member's rank, lease and state.

@@ -51,7 +51,8 @@ void Print(std::uint64_t seed, const sim::Verdict& verdict) {
               static_cast<unsigned long long>(seed), static_cast<unsigned long long>(verdict.trace_hash),
               static_cast<long long>(verdict.at_ms), static_cast<long long>(verdict.events),
               static_cast<long long>(verdict.commits), static_cast<long long>(verdict.starts),
-              static_cast<long long>(verdict.moves), verdict.broken.empty() ? "" : ": BROKEN: ", verdict.broken.c_str());
+              static_cast<long long>(verdict.moves),
+              verdict.broken.empty() ? "" : ": BROKEN: ", verdict.broken.c_str());
   std::fflush(stdout);
 }
 
@@ -97,10 +98,11 @@ absl::StatusOr<bool> Run(const Options& options) {
     PrintFailure(scenario, verdict, options);
   }
   std::signal(SIGABRT, SIG_DFL);
-  std::printf("%llu seeds, %lld events, %lld commits, %lld starts of the chief, %lld moves of stripes: "
-              "%lld broken\n",
-              static_cast<unsigned long long>(count), static_cast<long long>(events), static_cast<long long>(commits),
-              static_cast<long long>(starts), static_cast<long long>(moves), static_cast<long long>(failures));
+  std::printf(
+      "%llu seeds, %lld events, %lld commits, %lld starts of the chief, %lld moves of stripes: "
+      "%lld broken\n",
+      static_cast<unsigned long long>(count), static_cast<long long>(events), static_cast<long long>(commits),
+      static_cast<long long>(starts), static_cast<long long>(moves), static_cast<long long>(failures));
   return failures == 0;
 }
 

@@ -17,10 +17,10 @@ absl::Status Run(const RoleSetup& setup, StopSource& stop) {
     EK_ASSIGN_OR_RETURN(notice, NoticeFile::Start(path, [&stop](const std::string& text) { stop.Request(text); }));
   }
   const std::unique_ptr<Transport> transport = MakeGrpcTransport({});
-  absl::StatusOr<Experiment> experiment = setup.experiment
-                                              ? *setup.experiment
-                                              : FetchExperiment(setup.chief_address, setup.name, *transport, Clock::Real(), stop,
-                                                                FromSeconds(setup.options.chief_timeout_seconds));
+  absl::StatusOr<Experiment> experiment =
+      setup.experiment ? *setup.experiment
+                       : FetchExperiment(setup.chief_address, setup.name, *transport, Clock::Real(), stop,
+                                         FromSeconds(setup.options.chief_timeout_seconds));
   if (absl::IsCancelled(experiment.status())) return absl::OkStatus();  // told to stop before it had begun
   EK_RETURN_IF_ERROR(experiment.status());
   const WorkerOptions worker{*std::move(experiment), setup.name,         setup.index,

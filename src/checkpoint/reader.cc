@@ -150,8 +150,8 @@ absl::Status CheckpointReader::Read(std::string_view array, std::int64_t begin, 
   const std::int64_t floats = pieces.empty() ? 0 : pieces.back().end;
   const auto size = static_cast<std::int64_t>(out.size());
   if (begin < 0 || begin > floats || size > floats - begin) {
-    return absl::OutOfRangeError(absl::StrCat("[read checkpoint] ", state_->folder, ": ", size, " elements from ", begin,
-                                              " of array ", std::string(array), ", which has ", floats));
+    return absl::OutOfRangeError(absl::StrCat("[read checkpoint] ", state_->folder, ": ", size, " elements from ",
+                                              begin, " of array ", std::string(array), ", which has ", floats));
   }
   auto piece = std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& p) { return p.end <= begin; });
   for (std::int64_t done = 0; done < size; ++piece) {

@@ -92,9 +92,9 @@ struct MeasuredStep {
 };
 
 struct CheckpointInProgress {
-  Manifest manifest;                            // frozen at its version; parts filled in as they come
-  std::vector<std::optional<PartInfo>> parts;   // by server
-  std::string failure;                          // of any part: not to be written
+  Manifest manifest;                           // frozen at its version; parts filled in as they come
+  std::vector<std::optional<PartInfo>> parts;  // by server
+  std::string failure;                         // of any part: not to be written
   bool writing_manifest = false;
 };
 
@@ -103,7 +103,7 @@ enum class Phase {
   kReading,      // after a restart: the decisions that the log has lost
   kConfiguring,  // servers take their stripes
   kRunning,
-  kEnding,       // last checkpoint
+  kEnding,  // last checkpoint
   kFinalScore,
   kEnded,
 };
@@ -285,7 +285,8 @@ struct Chief::Impl {
   Version version() const { return Version{generation, commit}; }
   bool training_complete() const {
     const TrainConfig& train = options.experiment.train;
-    return ledger->Finished() || (train.max_commits > 0 && static_cast<std::int64_t>(commit.value()) >= train.max_commits);
+    return ledger->Finished() ||
+           (train.max_commits > 0 && static_cast<std::int64_t>(commit.value()) >= train.max_commits);
   }
 
   // --- constant after construction
@@ -299,21 +300,21 @@ struct Chief::Impl {
   // --- the job
   std::string job_id;
   Generation generation;
-  LogHistory log;           // with everything that this chief has appended
-  bool recovering = false;  // the log's line may be gone on with; not known yet whether the servers still hold it
-  bool continuing = false;  // they do, and are told so
-  std::uint64_t base_hash = 0;      // of the checkpoint's version, while recovering
-  std::optional<Version> reading;   // up to this decision, in kReading
+  LogHistory log;               // with everything that this chief has appended
+  bool recovering = false;      // the log's line may be gone on with; not known yet whether the servers still hold it
+  bool continuing = false;      // they do, and are told so
+  std::uint64_t base_hash = 0;  // of the checkpoint's version, while recovering
+  std::optional<Version> reading;  // up to this decision, in kReading
   std::int64_t samples_rolled_back = 0;
   double seconds_before = 0;         // of training, under earlier chiefs
   std::int64_t samples_untimed = 0;  // committed before the log said how long that took
   Phase phase = Phase::kGathering;
   TimePoint phase_deadline = kNever;
   TimePoint last_tick{};
-  TimePoint started{};                 // Start()
+  TimePoint started{};  // Start()
   std::int64_t started_unix_ms = 0;
   std::optional<TimePoint> first_ticket;
-  std::vector<TensorSpec> tensors;     // empty until the first worker described the model
+  std::vector<TensorSpec> tensors;  // empty until the first worker described the model
   std::string data_fingerprint, data_statistics_json;
   std::int64_t samples = 0;            // in the training set
   std::optional<SampleLedger> ledger;  // with the model
@@ -323,29 +324,29 @@ struct Chief::Impl {
   std::int64_t dropped_updates = 0;
   double last_loss = 0;
   bool any_loss = false;
-  double rate = 0;                     // examples/s; of sums in which a commit weighs less as time passes
+  double rate = 0;  // examples/s; of sums in which a commit weighs less as time passes
   double rate_samples = 0, rate_seconds = 0;
   std::optional<TimePoint> last_commit_at;
 
   // --- members
-  std::vector<ServerState> servers;  // of the layout, in its order
-  std::vector<ServerState> spares;   // joined, and in no layout
-  LayoutNumber layout, newest_layout;  // that rules; that was ever prepared
-  bool had_layout = false;             // servers hold parameters, or held them before this chief
-  TimePoint awaited_since{};           // when phase_deadline was set
-  TimePoint replace_until = kNever;    // so long a lost server is waited for
-  bool first_server_here = false;      // since gathering began; what the others are given counts from there
+  std::vector<ServerState> servers;             // of the layout, in its order
+  std::vector<ServerState> spares;              // joined, and in no layout
+  LayoutNumber layout, newest_layout;           // that rules; that was ever prepared
+  bool had_layout = false;                      // servers hold parameters, or held them before this chief
+  TimePoint awaited_since{};                    // when phase_deadline was set
+  TimePoint replace_until = kNever;             // so long a lost server is waited for
+  bool first_server_here = false;               // since gathering began; what the others are given counts from there
   std::optional<std::uint32_t> target_servers;  // as ordered, until it is so
   std::optional<LayoutMove> move;
-  bool layout_next = false;            // no checkpoint begins before it is there
-  bool layout_due = false;             // and nothing binds
-  bool switching = false;              // the servers have been told of the new layout, and not all have answered
-  TimePoint next_move{};               // not before
+  bool layout_next = false;                // no checkpoint begins before it is there
+  bool layout_due = false;                 // and nothing binds
+  bool switching = false;                  // the servers have been told of the new layout, and not all have answered
+  TimePoint next_move{};                   // not before
   std::optional<std::string> stop_wanted;  // while the layout changes
   WorkerTable workers;
   std::set<SessionId> evaluators;
   bool evaluator_seen = false;
-  std::map<SessionId, Join> waiting;   // workers that joined before the servers were ready
+  std::map<SessionId, Join> waiting;  // workers that joined before the servers were ready
   std::deque<std::uint64_t> ended_nonces;
   Incarnation last_incarnation;
   MembershipEpoch membership_epoch;
@@ -355,7 +356,7 @@ struct Chief::Impl {
   std::uint64_t last_member_event = 0;
   std::map<std::string, TimePoint> coming;  // workers that have the experiment and open their data, since when
   bool first_grant_done = false;
-  std::string said_waiting;            // the last "waiting for" line, so that it is said once
+  std::string said_waiting;  // the last "waiting for" line, so that it is said once
 
   // --- steps
   UpdateTable undecided;
@@ -380,11 +381,11 @@ struct Chief::Impl {
 
   // --- checkpoints and the end
   std::optional<CheckpointInProgress> checkpoint;
-  std::optional<Manifest> durable;     // the newest complete one of this generation's history
+  std::optional<Manifest> durable;  // the newest complete one of this generation's history
   bool checkpoint_due = false;
   TimePoint last_checkpoint_at{};
   std::string end_status, end_reason;
-  absl::Status failure;                // what the job fails with once its last checkpoint is complete
+  absl::Status failure;  // what the job fails with once its last checkpoint is complete
   bool final_scored = false;
   std::optional<EvalReport> last_eval;
   std::optional<TimePoint> ended_at;

@@ -20,10 +20,9 @@ struct TrainingLength {
   std::int64_t samples_per_epoch = 1;
 };
 
-// x counts `unit`s since the start. Warm-up: linear from warmup_start * lr to lr over `warmup` units; decay then runs on
-// x - warmup, over total - warmup. cosine: Loshchilov & Hutter 2017, eq. 5, one period; polynomial:
-// (lr - end) (1 - x/total)^power + end; exponential: lr decay_rate^(x/decay_every); step: lr decay_rate^(boundaries
-// passed).
+// x counts `unit`s since the start. Warm-up: linear from warmup_start * lr to lr over `warmup` units; decay then runs
+// on x - warmup, over total - warmup. cosine: Loshchilov & Hutter 2017, eq. 5, one period; polynomial: (lr - end) (1 -
+// x/total)^power + end; exponential: lr decay_rate^(x/decay_every); step: lr decay_rate^(boundaries passed).
 double LearningRate(const ScheduleConfig& schedule, const TrainingLength& length, Progress progress);
 
 }  // namespace evenkeel

@@ -13,8 +13,8 @@ namespace evenkeel {
 
 class LeaseTable {
  public:
-  // A caller that comes later than `late_after` past its last Expire held up the renewals too: that gap is not held against
-  // the members.
+  // A caller that comes later than `late_after` past its last Expire held up the renewals too: that gap is not held
+  // against the members.
   LeaseTable(Duration lease, Duration late_after) : lease_(lease), late_after_(late_after) {}
 
   void Grant(Incarnation member, TimePoint now) { until_.Set(member, now + lease_); }

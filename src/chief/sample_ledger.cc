@@ -76,8 +76,8 @@ absl::Status SampleLedger::Adopt(Epoch epoch, const RangeList& positions) {
       open_[index].spent.Add(range);
       continue;
     }
-    return absl::DataLossError(absl::StrCat("[ledger] positions ", ToString(RangeList{range}), " of epoch ",
-                                            epoch.value(), " are not free"));
+    return absl::DataLossError(
+        absl::StrCat("[ledger] positions ", ToString(RangeList{range}), " of epoch ", epoch.value(), " are not free"));
   }
   spent_per_epoch_[epoch.value()] += TotalSize(positions);
   CloseSpent();

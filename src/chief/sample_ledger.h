@@ -1,7 +1,7 @@
 // Accounts for every sample of every epoch: each position is free, leased to an update, or spent by a committed one.
 //
-// At most two epochs are open: the next one opens when nothing of the current one is free, so that nobody waits at the seam;
-// the current one closes when all of it is spent.
+// At most two epochs are open: the next one opens when nothing of the current one is free, so that nobody waits at the
+// seam; the current one closes when all of it is spent.
 //
 // Threading: none; one caller at a time. Limits: memory is the number of intervals in the open epochs.
 #pragma once
@@ -23,8 +23,8 @@ class SampleLedger {
   // Requires samples >= 1. epochs 0: without end.
   SampleLedger(std::int64_t samples, std::int64_t epochs);
 
-  // The epoch from which the next Take comes; nullopt when nothing may be taken now (all is leased in the epochs that may
-  // be open, or the last epoch is through).
+  // The epoch from which the next Take comes; nullopt when nothing may be taken now (all is leased in the epochs that
+  // may be open, or the last epoch is through).
   std::optional<Epoch> NextEpoch() const;
   // Free positions of an open (or just openable) epoch.
   std::int64_t FreeIn(Epoch epoch) const;

@@ -1,7 +1,8 @@
 // Undecided updates, the sets that they commit in, and what servers have said of them.
 //
 // Threading: none; one caller at a time. Time is always passed in.
-// Cost: O(log n) a report of one server of one update; what is complete, overdue or fenced is found without a walk over all.
+// Cost: O(log n) a report of one server of one update; what is complete, overdue or fenced is found without a walk over
+// all.
 #pragma once
 
 #include <cstdint>

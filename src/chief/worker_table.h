@@ -1,5 +1,5 @@
-// The workers that are members, and who of them is what: looked up by session, name or nonce, listed by rank, by what they
-// may be given. Whatever a message asks is answered without a walk over all of them.
+// The workers that are members, and who of them is what: looked up by session, name or nonce, listed by rank, by what
+// they may be given. Whatever a message asks is answered without a walk over all of them.
 //
 // Threading: none; one caller at a time.
 // Lifetime:  pointers and references to a worker hold until it is removed.
@@ -110,7 +110,8 @@ class WorkerTable {
   std::vector<const WorkerState*> TrainingByRank() const;
   // The least of those that hold or may hold a ticket; nullopt without any.
   std::optional<std::int64_t> LeastHeldClock() const;
-  // That may be given a ticket: training and without a bound one. With a provisional ticket: the same, those that have one.
+  // That may be given a ticket: training and without a bound one. With a provisional ticket: the same, those that have
+  // one.
   const std::set<IdleKey>& idle() const { return idle_; }
   const std::set<IdleKey>& idle_with_provisional() const { return idle_with_provisional_; }
 

@@ -14,14 +14,18 @@ void Server::DropPreparation() {
   prepared_.reset();
 }
 
+// An order for a layout to come, from a time before the one that rules here.
+bool Server::Overtaken(const Envelope& envelope, LayoutNumber to_come) const {
+  const auto ours = std::pair(generation_, layout_number_);
+  return std::pair(envelope.generation, envelope.layout) < ours || std::pair(envelope.generation, to_come) <= ours;
+}
+
 void Server::OnPrepare(const Envelope& envelope, const Prepare& prepare) {
   auto refuse = [&](std::string why) {
     Say(LogLevel::kWarning, absl::StrCat("cannot prepare layout ", prepare.layout.value(), ": ", why));
     ToChief(Prepared{prepare.layout, std::move(why)});
   };
-  const auto theirs = std::pair(envelope.generation, envelope.layout);
-  const auto ours = std::pair(generation_, layout_number_);
-  if (theirs < ours || std::pair(envelope.generation, prepare.layout) <= ours) return;  // overtaken
+  if (Overtaken(envelope, prepare.layout)) return;
   if (prepared_ && prepared_->layout == prepare.layout && prepared_->generation == envelope.generation) {
     if (prepared_->ready) ToChief(Prepared{prepare.layout, ""});
     return;
@@ -44,7 +48,8 @@ void Server::OnPrepare(const Envelope& envelope, const Prepare& prepare) {
   action.envelope = MakeEnvelope();
   action.envelope.generation = envelope.generation;
   action.envelope.layout = envelope.layout;
-  if (theirs == ours && configured_) action.own = place_.server;
+  const bool rules = std::pair(envelope.generation, envelope.layout) == std::pair(generation_, layout_number_);
+  if (rules && configured_) action.own = place_.server;
   prepared_ = Preparation{.number = action.number,
                           .generation = envelope.generation,
                           .layout = prepare.layout,
@@ -55,16 +60,25 @@ void Server::OnPrepare(const Envelope& envelope, const Prepare& prepare) {
   actions_.push_back(std::move(action));
 }
 
-Actions Server::OnPrepared(std::uint64_t number, const absl::Status& status, TimePoint now) {
-  if (ended_ || !prepared_ || prepared_->number != number) return Take(now);
+template <class Answer>
+void Server::EndPreparing(std::uint64_t number, bool Preparation::*done, const absl::Status& status) {
+  if (ended_ || !prepared_ || prepared_->number != number) return;
   const LayoutNumber layout = prepared_->layout;
-  if (status.ok()) {
-    prepared_->ready = true;
-  } else {
+  (*prepared_).*done = status.ok();
+  if (!status.ok()) {
     DropPreparation();
     Say(LogLevel::kWarning, absl::StrCat("cannot prepare layout ", layout.value(), ": ", status.message()));
   }
-  ToChief(Prepared{layout, std::string(status.message())});
+  ToChief(Answer{layout, std::string(status.message())});
+}
+
+Actions Server::OnPrepared(std::uint64_t number, const absl::Status& status, TimePoint now) {
+  EndPreparing<Prepared>(number, &Preparation::ready, status);
+  return Take(now);
+}
+
+Actions Server::OnFilled(std::uint64_t number, const absl::Status& status, TimePoint now) {
+  EndPreparing<Filled>(number, &Preparation::filled, status);
   return Take(now);
 }
 
@@ -73,10 +87,7 @@ void Server::OnFill(const Envelope& envelope, const Fill& fill) {
     Say(LogLevel::kWarning, absl::StrCat("cannot fill its place in layout ", fill.layout.value(), ": ", why));
     ToChief(Filled{fill.layout, std::move(why)});
   };
-  const auto ours = std::pair(generation_, layout_number_);
-  if (std::pair(envelope.generation, envelope.layout) < ours || std::pair(envelope.generation, fill.layout) <= ours) {
-    return;  // overtaken
-  }
+  if (Overtaken(envelope, fill.layout)) return;
   if (!prepared_ || !prepared_->ready || prepared_->layout != fill.layout ||
       prepared_->generation != envelope.generation) {
     return refuse("it was not prepared");
@@ -94,19 +105,6 @@ void Server::OnFill(const Envelope& envelope, const Fill& fill) {
   }
   prepared_->version = fill.version;
   actions_.push_back(FillPlace{prepared_->number, fill.version});
-}
-
-Actions Server::OnFilled(std::uint64_t number, const absl::Status& status, TimePoint now) {
-  if (ended_ || !prepared_ || prepared_->number != number || !prepared_->version) return Take(now);
-  const LayoutNumber layout = prepared_->layout;
-  if (status.ok()) {
-    prepared_->filled = true;
-  } else {
-    DropPreparation();
-    Say(LogLevel::kWarning, absl::StrCat("cannot fill its place in layout ", layout.value(), ": ", status.message()));
-  }
-  ToChief(Filled{layout, std::string(status.message())});
-  return Take(now);
 }
 
 void Server::OnSwitch(const Envelope& envelope, const Switch& order) {

@@ -17,7 +17,8 @@ class ChiefOutputs {
  public:
   // Goes on after `resumed_commit` where a job is resumed.
   static absl::StatusOr<std::unique_ptr<ChiefOutputs>> Open(Storage& storage, const std::string& model_dir,
-                                                            const Clock& clock, std::optional<std::int64_t> resumed_commit);
+                                                            const Clock& clock,
+                                                            std::optional<std::int64_t> resumed_commit);
   absl::Status Write(const CommitRow& row);
   absl::Status Flush();
 

@@ -27,7 +27,7 @@ class ModelDirLock {
 };
 
 struct JobFolder {
-  LogHistory history;  // from the segment on that was begun for `newest`
+  LogHistory history;              // from the segment on that was begun for `newest`
   std::optional<Manifest> newest;  // the newest checkpoint, checked to the last byte
 };
 // Errors: kDataLoss names the damaged log or checkpoint and what to do.

@@ -139,8 +139,8 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   std::optional<absl::Status> result_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<ps::Shard> shard_ ABSL_GUARDED_BY(mutex_);  // shared with copies and snapshots under way
   std::optional<Preparation> prepared_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Work> work_ ABSL_GUARDED_BY(mutex_);             // bounded by what Server lets be undone
-  std::deque<SideWork> side_work_ ABSL_GUARDED_BY(mutex_);    // likewise
+  std::deque<Work> work_ ABSL_GUARDED_BY(mutex_);           // bounded by what Server lets be undone
+  std::deque<SideWork> side_work_ ABSL_GUARDED_BY(mutex_);  // likewise
 
   std::uint64_t next_session_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<SessionId, std::shared_ptr<Stream>> sessions_ ABSL_GUARDED_BY(mutex_);

@@ -1,5 +1,5 @@
-// Fills a fresh shard with what other servers hold of its stripes, straight from their memory: a stream to each, messages
-// of at most 4 MiB, a few of them in flight. The streams are opened before there is a version to fetch.
+// Fills a fresh shard with what other servers hold of its stripes, straight from their memory: a stream to each,
+// messages of at most 4 MiB, a few of them in flight. The streams are opened before there is a version to fetch.
 //
 // Threading: all calls are thread-safe. What Open or Fill was given is called once, from a transport's thread or the
 // caller's, never under the lock; not after Cancel has returned, unless it runs already.
@@ -24,8 +24,8 @@ class StateFetch : public std::enable_shared_from_this<StateFetch> {
   using Plan = std::vector<std::vector<ps::Shard::MovePiece>>;  // by source
   using Done = std::function<void(const absl::Status&)>;
   // The plan lacks what the shard's server holds itself.
-  StateFetch(std::shared_ptr<ps::Shard> shard, Plan plan, ps::PreparePlace order, std::string name, Transport& transport,
-             Duration connect_timeout);
+  StateFetch(std::shared_ptr<ps::Shard> shard, Plan plan, ps::PreparePlace order, std::string name,
+             Transport& transport, Duration connect_timeout);
 
   // Once. `opened`: all sources have answered; or why one cannot be fetched from.
   void Open(Done opened) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -53,12 +53,12 @@ class StateFetch : public std::enable_shared_from_this<StateFetch> {
   const Duration connect_timeout_;
 
   Mutex mutex_;
-  Done done_ ABSL_GUARDED_BY(mutex_);                   // of Open, then of Fill
+  Done done_ ABSL_GUARDED_BY(mutex_);  // of Open, then of Fill
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
   std::vector<Source> sources_ ABSL_GUARDED_BY(mutex_);
-  std::size_t closed_ ABSL_GUARDED_BY(mutex_) = 0;      // sources that have not answered yet
-  std::size_t missing_ ABSL_GUARDED_BY(mutex_) = 0;     // pieces
-  Version version_ ABSL_GUARDED_BY(mutex_);             // of Fill
+  std::size_t closed_ ABSL_GUARDED_BY(mutex_) = 0;   // sources that have not answered yet
+  std::size_t missing_ ABSL_GUARDED_BY(mutex_) = 0;  // pieces
+  Version version_ ABSL_GUARDED_BY(mutex_);          // of Fill
 };
 
 }  // namespace evenkeel

@@ -201,8 +201,8 @@ class Invariants {
   NumberSet decided_sets_;
   std::map<Incarnation, std::uint64_t> committed_;  // the newest sequence
 
-  std::optional<Layout> layout_;    // of this generation; none before its first record
-  std::vector<Server> servers_;     // all that ever were
+  std::optional<Layout> layout_;  // of this generation; none before its first record
+  std::vector<Server> servers_;   // all that ever were
   // (term, set, attempt) that each server reported sealed and that is not decided.
   std::vector<std::set<std::tuple<Term, SetNumber, std::uint32_t>>> sealed_;
   std::int64_t commits_ = 0;

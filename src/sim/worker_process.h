@@ -96,7 +96,7 @@ class WorkerProcess final : public Peer {
   std::int64_t computing_samples_ = 0;
   std::uint64_t request_ = 0;
   std::optional<Ticket> staging_;  // what servers may ask for again
-  bool leave_when_idle_ = false;  // the chief has said so
+  bool leave_when_idle_ = false;   // the chief has said so
   bool leaving_ = false, left_ = false, ended_ = false, job_over_ = false;
 };
 

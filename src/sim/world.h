@@ -76,7 +76,7 @@ class World {
   std::map<const WorkerProcess*, TimePoint> worker_starts_;  // of those whose time is not counted yet
   std::set<std::uint32_t> supervised_;             // servers that are started again; not those that left for good
   std::map<std::uint32_t, TimePoint> down_until_;  // machines of lost servers
-  ChiefProcess* chief_ = nullptr;                            // the living one
+  ChiefProcess* chief_ = nullptr;                  // the living one
   bool chief_end_seen_ = false;
   std::uint64_t lives_ = 0;
   TimePoint start_;

@@ -19,10 +19,10 @@ class ServerLink {
  public:
   struct Callbacks {
     std::function<Envelope()> envelope;
-    std::function<void()> on_up;    // the server said HelloAck on a fresh stream
+    std::function<void()> on_up;  // the server said HelloAck on a fresh stream
     std::function<void()> on_down;
     std::function<void(Message, const PayloadIn&)> on_message;  // all but Hello's answers
-    std::function<void(const absl::Status&)> on_refused;       // for good; kFailedPrecondition: fenced
+    std::function<void(const absl::Status&)> on_refused;        // for good; kFailedPrecondition: fenced
   };
   ServerLink(std::string server, std::string address, std::string worker, Transport& transport, const Clock& clock,
              Callbacks callbacks);

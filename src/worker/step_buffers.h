@@ -32,8 +32,8 @@ class StepBuffers {
   // Writes a stripe of a pulled version. False when the payload's size is not the stripe's.
   bool Place(int bucket, ServerIndex server, const PayloadIn& payload);
 
-  // A new step: no bucket is finished, and nobody sends the old gradients any more (waits until `deadline`; false when it
-  // passes).
+  // A new step: no bucket is finished, and nobody sends the old gradients any more (waits until `deadline`; false when
+  // it passes).
   bool BeginStep(TimePoint deadline);
   // Tensor i's gradient is final; calls `bucket_ready` for each bucket that is complete with it.
   void TensorReady(int tensor, const std::function<void(int)>& bucket_ready);
@@ -49,8 +49,8 @@ class StepBuffers {
   std::vector<int> tensors_in_bucket_;
   std::vector<int> missing_;  // tensors a bucket still waits for
 
-  // Shared with payloads in flight, which may outlive this object's step but not the process's arenas: the arenas are freed
-  // only once all are sent.
+  // Shared with payloads in flight, which may outlive this object's step but not the process's arenas: the arenas are
+  // freed only once all are sent.
   struct InFlight {
     Mutex mutex;
     CondVar changed;

@@ -1,5 +1,5 @@
-// A worker's state and its parts: worker.cc (messages, connections, the loop) · warm_up.cc · worker_step.cc (pull, compute, stage) ·
-// worker_lives.cc (leaving, and joining again after a fence).
+// A worker's state and its parts: worker.cc (messages, connections, the loop) · warm_up.cc · worker_step.cc (pull,
+// compute, stage) · worker_lives.cc (leaving, and joining again after a fence).
 #pragma once
 
 #include <functional>
@@ -91,8 +91,8 @@ class Worker {
   std::unique_ptr<StepBuffers> buffers_;
   std::unique_ptr<BatchLoader> loader_;
   std::vector<std::unique_ptr<ServerLink>> links_;
-  std::vector<ServerAddress> servers_;  // that the links lead to
-  LayoutNumber layout_;                 // in which the links stage and pull
+  std::vector<ServerAddress> servers_;      // that the links lead to
+  LayoutNumber layout_;                     // in which the links stage and pull
   std::shared_ptr<MemberSession> session_;  // set under mutex_; the departure's thread holds it while it speaks
   std::optional<UpdateId> requested_;       // from the loader, newest
   std::vector<bool> said_down_;             // of each server, that it is awaited
@@ -103,7 +103,7 @@ class Worker {
   std::int64_t warm_samples_ = 0;  // the model has computed a batch of so many
   std::vector<std::uint64_t> row_keys_;
   CsrView sparse_;
-  SelfTiming timing_;        // of this life
+  SelfTiming timing_;          // of this life
   BatchSizesSeen sizes_seen_;  // by this process's model
 
   // Gradients that servers may ask for again: everything up to the outcome.
@@ -116,19 +116,19 @@ class Worker {
   CondVar changed_;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);  // the job or the session is over
   std::optional<Welcome> welcome_ ABSL_GUARDED_BY(mutex_);
-  Term term_ ABSL_GUARDED_BY(mutex_);  // of the chief that sent it
+  Term term_ ABSL_GUARDED_BY(mutex_);               // of the chief that sent it
   bool ready_due_ ABSL_GUARDED_BY(mutex_) = false;  // after each Welcome, once all servers are connected
-  Generation generation_ ABSL_GUARDED_BY(mutex_);           // of welcome_, as is the layout
+  Generation generation_ ABSL_GUARDED_BY(mutex_);   // of welcome_, as is the layout
   LayoutNumber welcome_layout_ ABSL_GUARDED_BY(mutex_);
-  bool servers_moved_ ABSL_GUARDED_BY(mutex_) = false;      // by welcome_; not looked at yet
-  bool renewed_ ABSL_GUARDED_BY(mutex_) = false;  // a new incarnation says hello everywhere
+  bool servers_moved_ ABSL_GUARDED_BY(mutex_) = false;  // by welcome_; not looked at yet
+  bool renewed_ ABSL_GUARDED_BY(mutex_) = false;        // a new incarnation says hello everywhere
   bool stop_asked_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string leave_reason_ ABSL_GUARDED_BY(mutex_);       // empty: the stop's
-  bool nothing_binds_ ABSL_GUARDED_BY(mutex_) = false;     // any more, as the chief has said; or it can't be told
-  TimePoint leave_by_ ABSL_GUARDED_BY(mutex_) = kNever;    // what is not decided then is given back
-  TimePoint step_began_ ABSL_GUARDED_BY(mutex_) = kNever;  // kNever: all is staged
-  double step_seconds_ ABSL_GUARDED_BY(mutex_) = 0;        // smoothed; 0: none yet
-  bool committed_ ABSL_GUARDED_BY(mutex_) = false;         // something, in this life
+  std::string leave_reason_ ABSL_GUARDED_BY(mutex_);         // empty: the stop's
+  bool nothing_binds_ ABSL_GUARDED_BY(mutex_) = false;       // any more, as the chief has said; or it can't be told
+  TimePoint leave_by_ ABSL_GUARDED_BY(mutex_) = kNever;      // what is not decided then is given back
+  TimePoint step_began_ ABSL_GUARDED_BY(mutex_) = kNever;    // kNever: all is staged
+  double step_seconds_ ABSL_GUARDED_BY(mutex_) = 0;          // smoothed; 0: none yet
+  bool committed_ ABSL_GUARDED_BY(mutex_) = false;           // something, in this life
   std::string waits_for_ ABSL_GUARDED_BY(mutex_);            // whom the job waits for, as the chief said last
   std::optional<Ticket> bound_ ABSL_GUARDED_BY(mutex_);      // to be computed next
   std::optional<Ticket> ahead_ ABSL_GUARDED_BY(mutex_);      // provisional: its input may be read

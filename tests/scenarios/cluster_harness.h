@@ -1,7 +1,8 @@
 // A whole cluster in one process: a chief, servers and workers, each on a thread of its own, over the in-process
 // transport, with a model_dir on disk.
 //
-// Threading: a Cluster is used by the test's thread; StopChief, StopMember, AddWorker, AddServer, ScaleServers, LoseChief,
+// Threading: a Cluster is used by the test's thread; StopChief, StopMember, AddWorker, AddServer, ScaleServers,
+// LoseChief,
 //            BreakStreams and AwaitChief also by a read hook.
 // Time:      real, but nothing is measured. Whoever does not end within kPatience is named, and the program ends.
 #pragma once

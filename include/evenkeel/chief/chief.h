@@ -1,12 +1,11 @@
-// The chief's decisions: who is a member, which samples go to whom, which updates commit, when to checkpoint, when the job
-// ends. Pure: events and `now` go in, actions come out; it reads no clock, starts no thread, does no I/O. A runner
+// The chief's decisions: who is a member, which samples go to whom, which updates commit, when to checkpoint, when the
+// job ends. Pure: events and `now` go in, actions come out; it reads no clock, starts no thread, does no I/O. A runner
 // (runtime/) or a simulator drives it.
 //
-// Threading: none; one caller at a time. The caller carries out the actions in order before it delivers the next event to
-// the same peer; sends to different peers may overtake one another.
-// Time: always passed in; call Tick no later than NextDeadline().
-// Limits: members: membership.workers_max workers that train, as many again that stand by; undecided updates: one a worker;
-// decisions that a server has not applied: 64, then no ticket binds.
+// Threading: none; one caller at a time. The caller carries out the actions in order before it delivers the next event
+// to the same peer; sends to different peers may overtake one another. Time: always passed in; call Tick no later than
+// NextDeadline(). Limits: members: membership.workers_max workers that train, as many again that stand by; undecided
+// updates: one a worker; decisions that a server has not applied: 64, then no ticket binds.
 #pragma once
 
 #include <cstdint>
@@ -70,13 +69,14 @@ struct CommitRow {
   double epoch = 0;  // passes over the data so far, with fraction
   std::int64_t samples = 0;
   std::int64_t samples_trained = 0;
-  double loss = 0;   // mean over the samples
+  double loss = 0;  // mean over the samples
   double learning_rate = 0;
-  double seconds = 0;            // of training so far, of the whole job
+  double seconds = 0;  // of training so far, of the whole job
   double examples_per_second = 0;
   std::int64_t dropped_updates = 0;
   std::int64_t global_batch_size = 0;  // that the step was planned with
-  // Of commits before this one, where servers measure gradients; noise and efficiency as chief/gradient_noise.h has them.
+  // Of commits before this one, where servers measure gradients; noise and efficiency as chief/gradient_noise.h has
+  // them.
   std::optional<double> gradient_norm;  // the newest measured commit's mean gradient
   std::optional<double> noise_scale;    // samples
   std::optional<double> statistical_efficiency;
@@ -84,8 +84,8 @@ struct CommitRow {
     std::string name;
     Rank rank;
     std::int64_t batch = 0;
-    double step_seconds = 0;  // computing; newest report; 0 before the first
-    double busy_seconds = 0;  // of its newest step: from the go until every server had its gradient
+    double step_seconds = 0;       // computing; newest report; 0 before the first
+    double busy_seconds = 0;       // of its newest step: from the go until every server had its gradient
     double predicted_seconds = 0;  // the same, as the batch controller had expected it; 0: it had not
     double waiting_share = 0;      // of its time since the decision on the update before
     std::int64_t staleness = 0;
@@ -107,8 +107,8 @@ struct EndAction {
   std::optional<Version> final_checkpoint;
   bool finished_before = false;  // in an earlier term; there is no new summary
 };
-using ChiefAction = std::variant<SendAction, CloseAction, AppendLogAction, SyncLogAction, CutLogAction, WriteManifestAction,
-                                 CommitMetricsAction, LogLineAction, EndAction>;
+using ChiefAction = std::variant<SendAction, CloseAction, AppendLogAction, SyncLogAction, CutLogAction,
+                                 WriteManifestAction, CommitMetricsAction, LogLineAction, EndAction>;
 using ChiefActions = std::vector<ChiefAction>;
 
 class Chief {

@@ -1,4 +1,5 @@
-// What the commit log says about a job: kept by the chief as it writes, gathered from the files when it is started again.
+// What the commit log says about a job: kept by the chief as it writes, gathered from the files when it is started
+// again.
 //
 // Threading: none; one caller at a time.
 // Limits:    `commits` holds those that no durable checkpoint covers; everything else is bounded by the living members
@@ -38,19 +39,19 @@ class LogHistory {
 
   // Whether the version is of the surviving line: no rollback has left it behind.
   bool Survives(const Version& version) const;
-  // A generation for a history that starts in `term`: never one that an earlier term started, also where a crash took the
-  // end of the log, because a term's number is durable before anything is sent in it.
+  // A generation for a history that starts in `term`: never one that an earlier term started, also where a crash took
+  // the end of the log, because a term's number is durable before anything is sent in it.
   Generation NewGeneration(Term term) const;
 
   std::string job_id;
   Term last_term;
-  Generation last_generation;         // highest that any record names
-  Incarnation last_incarnation;       // highest that any record names
-  std::optional<EndRecord> end;       // of the newest term, when it ended
+  Generation last_generation;          // highest that any record names
+  Incarnation last_incarnation;        // highest that any record names
+  std::optional<EndRecord> end;        // of the newest term, when it ended
   std::int64_t samples_committed = 0;  // surviving or not
   double training_seconds = 0;         // as in SegmentRecord
   // The line that the log ends in.
-  Generation generation;  // 0: none yet
+  Generation generation;                  // 0: none yet
   std::vector<RollbackRecord> rollbacks;  // oldest first
   std::optional<LayoutRecord> layout;
   std::optional<LayoutRecord> last_layout;  // also of a line that a rollback has ended

@@ -6,8 +6,8 @@
 //                                                       nothing about machines          (Parcae)
 //   live counts  "60000,17"                             ms, how many are there           (Parcae)
 //   dated counts "2021-12-11, 11:11:30, 55"             date, time of day, how many      (Bamboo's gcloud)
-// Counts name no machines: they are numbered as they come ("node0", ...), and the one that was there longest goes first.
-// Times never go back, but for dated counts, which are sorted, and whose first sample is moment 0.
+// Counts name no machines: they are numbered as they come ("node0", ...), and the one that was there longest goes
+// first. Times never go back, but for dated counts, which are sorted, and whose first sample is moment 0.
 //
 // Threading: none; pure but for LoadAvailability's file.
 // Limits:    64 MiB a file, 64 characters a node's name, 100,000 nodes alive, ten years.

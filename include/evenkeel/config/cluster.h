@@ -17,8 +17,8 @@
 namespace evenkeel {
 
 struct HostPort {
-  std::string host;  // name, IPv4, or IPv6 without brackets
-  int port = 0;      // 0: any free port
+  std::string host;              // name, IPv4, or IPv6 without brackets
+  int port = 0;                  // 0: any free port
   std::string ToString() const;  // "[::1]:2222" for IPv6
   friend bool operator==(const HostPort&, const HostPort&) = default;
 };

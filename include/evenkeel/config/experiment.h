@@ -94,8 +94,8 @@ struct Cifar10Source {
 struct CsvSource {
   std::vector<std::string> files;
   bool header = true;
-  std::string separator = ",";  // one byte
-  std::string label;            // column name, or index as a number where there is no header
+  std::string separator = ",";           // one byte
+  std::string label;                     // column name, or index as a number where there is no header
   std::vector<std::string> columns;      // features; empty: all but the label
   std::vector<std::string> categorical;  // of those, one-hot by the values seen in training, sorted
   std::string missing = "error";         // error | mean | zero | drop_row, for empty cells and "?"/"NA"/"nan"
@@ -107,8 +107,8 @@ struct SvmlightSource {
 };
 struct TfRecordSource {
   std::vector<std::string> files;
-  std::string feature;            // bytes_list (raw uint8), float_list or int64_list of shape's element count
-  std::string label;              // int64_list or float_list
+  std::string feature;  // bytes_list (raw uint8), float_list or int64_list of shape's element count
+  std::string label;    // int64_list or float_list
   std::vector<std::int64_t> shape;
 };
 struct CustomSource {
@@ -120,16 +120,16 @@ using SourceConfig = std::variant<IdxSource, Cifar10Source, CsvSource, SvmlightS
 struct InputConfig {
   SourceConfig train;
   std::optional<SourceConfig> eval;
-  double eval_fraction = 0;      // of train, where eval is absent; split by a permutation keyed with split_seed
+  double eval_fraction = 0;  // of train, where eval is absent; split by a permutation keyed with split_seed
   std::uint64_t split_seed = 0;
   // none: as read (bytes stay 0..255) | scale: bytes / 255 | standardize: (x - mean) / std per feature (tables) or per
   // channel (images), statistics over the training set
   std::string normalize = "none";
   std::string label_normalize = "none";  // none | standardize (regression; outputs are mapped back for metrics)
-  bool flip_horizontal = false;      // training only, seeded by (seed, epoch, sample)
-  std::int64_t crop_padding = 0;     // pixels of zero padding before a random crop to the same size; training only
-  std::int64_t classes = 0;          // labels must lie in [0, classes); 0: regression or binary in {0, 1}/{-1, 1}
-  bool sparse = false;               // svmlight stays sparse (only a dense layer may take it)
+  bool flip_horizontal = false;          // training only, seeded by (seed, epoch, sample)
+  std::int64_t crop_padding = 0;         // pixels of zero padding before a random crop to the same size; training only
+  std::int64_t classes = 0;              // labels must lie in [0, classes); 0: regression or binary in {0, 1}/{-1, 1}
+  bool sparse = false;                   // svmlight stays sparse (only a dense layer may take it)
 };
 
 struct SyncConfig {
@@ -145,20 +145,20 @@ struct ScheduleConfig {
   enum class Unit { kCommits, kSamples, kEpochs };
   Kind kind = Kind::kConstant;
   Unit unit = Unit::kSamples;
-  double learning_rate = 0.01;       // after warm-up, before decay
-  double warmup = 0;                 // in units; linear from warmup_start * learning_rate
+  double learning_rate = 0.01;  // after warm-up, before decay
+  double warmup = 0;            // in units; linear from warmup_start * learning_rate
   double warmup_start = 0;
-  std::vector<double> boundaries;    // step: in units
-  double decay_rate = 0.1;           // step and exponential: factor
-  double decay_every = 1;            // exponential: units
-  bool staircase = false;            // exponential
-  double total = 0;                  // cosine, polynomial: units; 0: the whole training
-  double power = 1;                  // polynomial
-  double end_learning_rate = 0;      // cosine, polynomial
+  std::vector<double> boundaries;  // step: in units
+  double decay_rate = 0.1;         // step and exponential: factor
+  double decay_every = 1;          // exponential: units
+  bool staircase = false;          // exponential
+  double total = 0;                // cosine, polynomial: units; 0: the whole training
+  double power = 1;                // polynomial
+  double end_learning_rate = 0;    // cosine, polynomial
 };
 
 struct TrainConfig {
-  std::int64_t epochs = 0;           // one of the two is > 0; with both, whichever comes first
+  std::int64_t epochs = 0;  // one of the two is > 0; with both, whichever comes first
   std::int64_t max_commits = 0;
   std::int64_t global_batch_size = 128;
   std::uint64_t seed = 1;
@@ -166,7 +166,7 @@ struct TrainConfig {
   OptimizerSpec optimizer;
   ScheduleConfig schedule;
   std::int64_t bucket_bytes = 4 << 20;
-  std::string backend = "cpu";       // cpu | reference
+  std::string backend = "cpu";  // cpu | reference
 };
 
 // Whether more is better: true for accuracy, top_k:K, auc, precision and recall.
@@ -175,18 +175,18 @@ bool MetricMaximizes(std::string_view metric);
 struct EvalConfig {
   // Without loss, which is always there: accuracy, top_k:5, auc, precision, recall, mse, rmse, mae.
   std::vector<std::string> metrics;
-  std::int64_t every_commits = 0;    // scores checkpoints at least this many commits after the last scored; 0: each
-  bool newest_only = false;          // skip to the newest checkpoint when behind
+  std::int64_t every_commits = 0;  // scores checkpoints at least this many commits after the last scored; 0: each
+  bool newest_only = false;        // skip to the newest checkpoint when behind
   std::int64_t batch_size = 256;
-  std::string best_metric;           // filled in: the first metric, or loss
-  bool best_maximize = true;         // filled in from the metric
+  std::string best_metric;    // filled in: the first metric, or loss
+  bool best_maximize = true;  // filled in from the metric
   Duration final_timeout = std::chrono::seconds(60);
   Duration idle_timeout = std::chrono::seconds(60);  // alone on a model_dir: ends after so long without a checkpoint
   struct EarlyStopping {
     std::string metric;         // filled in from best_metric
     std::int64_t patience = 3;  // scores without an improvement of min_delta
     double min_delta = 0;
-    bool maximize = false;      // filled in from the metric
+    bool maximize = false;  // filled in from the metric
   };
   std::optional<EarlyStopping> early_stopping;
 };
@@ -194,8 +194,8 @@ struct EvalConfig {
 struct CheckpointConfig {
   std::int64_t every_commits = 0;  // neither set: once an epoch
   double every_seconds = 0;
-  std::int64_t keep_max = 3;       // the newest; commit 0 counts only while it is the newest
-  std::int64_t keep_every = 0;     // also keeps those whose commit is a multiple; 0: none
+  std::int64_t keep_max = 3;    // the newest; commit 0 counts only while it is the newest
+  std::int64_t keep_every = 0;  // also keeps those whose commit is a multiple; 0: none
 };
 
 struct MembershipConfig {
@@ -208,7 +208,7 @@ struct MembershipConfig {
   Duration ps_timeout = std::chrono::seconds(60);
   Duration ps_replacement_timeout = std::chrono::seconds(30);  // below ps_timeout
   Duration drain = std::chrono::seconds(10);
-  double ticket_deadline_factor = 20;                      // times the predicted step time
+  double ticket_deadline_factor = 20;  // times the predicted step time
   Duration ticket_deadline_floor = std::chrono::seconds(30);
 };
 
@@ -223,13 +223,13 @@ struct BatchingConfig {
   double smoothing = 0.3;           // proportional: weight of the newest step time
   std::int64_t hold_off_steps = 3;  // model: after a change
   Duration probe = std::chrono::milliseconds(500);  // model without speeds: a joiner times itself about so long; 0: not
-  std::int64_t gradnorm_window = 0;  // commits; 0: gradients are not measured
+  std::int64_t gradnorm_window = 0;                 // commits; 0: gradients are not measured
   // The global batch follows the gradient noise scale; absent: it is fixed.
   struct NoiseScale {
     enum class LearningRate { kNone, kLinear, kSquareRoot };
-    std::int64_t min = 0, max = 0;  // filled in: min <= train.global_batch_size <= max
-    double least_factor = 1.25;     // smaller changes are not made
-    double most_factor = 2;         // of one change
+    std::int64_t min = 0, max = 0;                       // filled in: min <= train.global_batch_size <= max
+    double least_factor = 1.25;                          // smaller changes are not made
+    double most_factor = 2;                              // of one change
     LearningRate learning_rate = LearningRate::kLinear;  // with the global batch
   };
   std::optional<NoiseScale> noise_scale;

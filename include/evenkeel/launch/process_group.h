@@ -4,8 +4,8 @@
 //            them ends, so Start is called from a thread that lives as long as the group, main()'s as a rule.
 // Ownership: destruction kills and reaps what still runs.
 // Signals:   each child is the leader of a process group of its own: a terminal's Ctrl-C reaches the parent alone. It
-//            starts with no signal blocked, and with standard input closed to it. When it ends, what is left of its group
-//            is killed.
+//            starts with no signal blocked, and with standard input closed to it. When it ends, what is left of its
+//            group is killed.
 // Time:      real; deadlines are Clock::Real()'s.
 #pragma once
 

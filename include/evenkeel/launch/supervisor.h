@@ -69,7 +69,7 @@ class Supervisor {
   static constexpr int kMaxProcesses = 4096;
 
   enum class State {
-    kIdle,      // never asked for
+    kIdle,  // never asked for
     kRunning,
     kWaiting,   // to be started again
     kStopping,  // told to end

@@ -38,8 +38,8 @@ class EventFileWriter {
   std::unique_ptr<State> state_;
 };
 
-// Rows under a fixed header; quotes where needed. Appends to an existing file with the same header, so that a resumed job
-// continues it; rows of a first column greater than `resume_after` are cut (a roll-back's).
+// Rows under a fixed header; quotes where needed. Appends to an existing file with the same header, so that a resumed
+// job continues it; rows of a first column greater than `resume_after` are cut (a roll-back's).
 class CsvWriter {
  public:
   static absl::StatusOr<std::unique_ptr<CsvWriter>> Open(Storage& storage, const std::string& path,

@@ -34,8 +34,9 @@ absl::StatusOr<std::vector<LogFile>> ListLogFiles(const Storage& storage, const 
 // The record that the file begins with. Errors: kDataLoss where there is no whole one; reading.
 absl::StatusOr<LogRecord> ReadFirstRecord(const Storage& storage, const std::string& model_dir, const LogFile& file);
 
-// Hands over every record, oldest first, of files in ListLogFiles' order; an error of `visit` ends it. Holds one file in memory at a time. A torn tail
-// is cut, with a line in the log. Errors: kDataLoss names the damaged file; kNotFound when there is no such folder.
+// Hands over every record, oldest first, of files in ListLogFiles' order; an error of `visit` ends it. Holds one file
+// in memory at a time. A torn tail is cut, with a line in the log. Errors: kDataLoss names the damaged file; kNotFound
+// when there is no such folder.
 absl::Status ReadLogFiles(const Storage& storage, const std::string& model_dir, std::span<const LogFile> files,
                           const std::function<absl::Status(const LogFile&, LogRecord)>& visit);
 // Of all files.

@@ -1,7 +1,8 @@
 // The parameter space: one flat float32 vector, cut into buckets, each striped over all servers.
 //
 //   flat vector = [ parameters segment | statistics segment ]; each tensor starts at a multiple of 16 floats (64 bytes)
-//   buckets     = about bucket_bytes each, in the order in which the backward pass finishes them: the first bucket holds
+//   buckets     = about bucket_bytes each, in the order in which the backward pass finishes them: the first bucket
+//   holds
 //                 the last tensors; statistics come in buckets of their own, after the others
 //   stripes     = bucket b cut evenly, at multiples of 16 floats, over all servers; a stripe may be empty
 //
@@ -36,8 +37,8 @@ struct Bucket {
 
 // A server's part of a bucket.
 struct Stripe {
-  std::int64_t begin = 0, end = 0;   // floats, in the flat vector
-  std::int64_t local_offset = 0;     // floats, in the server's own arena (stripes in bucket order)
+  std::int64_t begin = 0, end = 0;  // floats, in the flat vector
+  std::int64_t local_offset = 0;    // floats, in the server's own arena (stripes in bucket order)
   std::int64_t size() const { return end - begin; }
 };
 

@@ -1,5 +1,5 @@
-// Records of the commit log, chief.wal.TERM and its segments: length and CRC-32C (4 bytes each, little endian), then the record's protobuf
-// (proto/commit_log.proto). A torn tail is cut.
+// Records of the commit log, chief.wal.TERM and its segments: length and CRC-32C (4 bytes each, little endian), then
+// the record's protobuf (proto/commit_log.proto). A torn tail is cut.
 #pragma once
 
 #include <cstddef>
@@ -79,9 +79,8 @@ struct SegmentRecord {
   double training_seconds = 0;
   friend bool operator==(const SegmentRecord&, const SegmentRecord&) = default;
 };
-using LogRecord =
-    std::variant<TermRecord, AdmissionRecord, FenceRecord, LayoutRecord, RollbackRecord, CommitRecord, CheckpointRecord,
-                 EndRecord, SegmentRecord>;
+using LogRecord = std::variant<TermRecord, AdmissionRecord, FenceRecord, LayoutRecord, RollbackRecord, CommitRecord,
+                               CheckpointRecord, EndRecord, SegmentRecord>;
 
 // Frame and record, ready to append.
 std::string EncodeLogRecord(const LogRecord& record);

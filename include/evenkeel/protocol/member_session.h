@@ -1,9 +1,10 @@
 // A member's side of the conversation with the chief: joins, renews its lease, comes back after a broken stream, and
 // gives up after chief_timeout.
 //
-// Threading: Send, SetState and Leave are thread-safe and may be called from the callbacks. Callbacks come one at a time,
-// never under a lock of the session. Destruction waits for a callback in progress; do not destroy from a callback.
-// Lost messages: what is sent while the stream is down is dropped; after each Welcome the owner says again what matters.
+// Threading: Send, SetState and Leave are thread-safe and may be called from the callbacks. Callbacks come one at a
+// time, never under a lock of the session. Destruction waits for a callback in progress; do not destroy from a
+// callback. Lost messages: what is sent while the stream is down is dropped; after each Welcome the owner says again
+// what matters.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@ namespace evenkeel {
 struct MemberSessionOptions {
   std::string chief_address;  // "host:port"
   std::string spec_hash;
-  std::string job_id;         // of the job that this process belongs to already; empty: it takes the chief's
-  Join join;                  // its nonce names this life of the process
+  std::string job_id;  // of the job that this process belongs to already; empty: it takes the chief's
+  Join join;           // its nonce names this life of the process
   Duration chief_timeout = std::chrono::seconds(60);   // without a stream to the chief
   Duration connect_timeout = std::chrono::seconds(5);  // of one attempt
 };
@@ -33,7 +34,8 @@ class MemberSession {
     // Every message of the chief's, Welcome first on each stream. Messages of an older term are left out.
     std::function<void(Message)> on_message;
     // Once, last. kPermissionDenied: refused for good; kFailedPrecondition: this incarnation was fenced;
-    // kDeadlineExceeded: the chief did not answer for chief_timeout; ok: the stream ended after Leave or after a JobEnd.
+    // kDeadlineExceeded: the chief did not answer for chief_timeout; ok: the stream ended after Leave or after a
+    // JobEnd.
     std::function<void(const absl::Status&)> on_end;
   };
 

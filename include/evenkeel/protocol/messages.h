@@ -23,7 +23,7 @@ struct Envelope {
   Term term;              // the sender's newest; 0 until known
   Generation generation;
   LayoutNumber layout;
-  Incarnation sender;     // the chief's is 0
+  Incarnation sender;                // the chief's is 0
   MembershipEpoch membership_epoch;  // informs only
   friend bool operator==(const Envelope&, const Envelope&) = default;
 };
@@ -44,12 +44,12 @@ struct Holding {
 // First message on a stream to the chief, repeated after a reconnect with the same nonce.
 struct Join {
   Role role = Role::kWorker;
-  std::string name;          // "worker:1", "ps:0", "chief:0" (a training chief's worker); unique among the living
-  int index = -1;            // in the cluster file; -1: unlisted
-  std::uint64_t nonce = 0;   // one life of one process
+  std::string name;             // "worker:1", "ps:0", "chief:0" (a training chief's worker); unique among the living
+  int index = -1;               // in the cluster file; -1: unlisted
+  std::uint64_t nonce = 0;      // one life of one process
   std::string experiment_json;  // canonical, so that a mismatch can name the field
-  std::string address;       // ps: "host:port" where it serves
-  Holding holding;           // ps
+  std::string address;          // ps: "host:port" where it serves
+  Holding holding;              // ps
   // Workers: what they read and compute. The first worker's is adopted, the others' compared.
   std::int64_t samples = 0;  // in the training set
   std::string data_fingerprint;
@@ -88,7 +88,7 @@ struct Leave {
 struct StepReport {
   UpdateId update;
   std::int64_t samples = 0;
-  double input_seconds = 0;    // waiting for the batch
+  double input_seconds = 0;  // waiting for the batch
   double pull_seconds = 0;
   double compute_seconds = 0;  // forward and backward
   // The first step of this process at this batch size: it took longer than the next ones will.
@@ -159,8 +159,8 @@ struct Admitted {
   friend bool operator==(const Admitted&, const Admitted&) = default;
 };
 
-// To workers: the job stands still until these have come ("ps:1, worker:2"); empty: it goes on. It also tells one that has
-// joined and is not welcomed yet that the chief is there.
+// To workers: the job stands still until these have come ("ps:1, worker:2"); empty: it goes on. It also tells one that
+// has joined and is not welcomed yet that the chief is there.
 struct Waiting {
   std::string for_whom;
   std::int64_t deadline_ms = 0;  // after so long the chief gives up; 0: it waits until the job ends
@@ -173,8 +173,8 @@ struct Ticket {
   Epoch epoch;
   RangeList positions;
   bool bound = false;
-  Version version;                // bound: compute on this version or a newer one
-  std::int64_t deadline_ms = 0;   // bound: the holder is fenced after so long
+  Version version;               // bound: compute on this version or a newer one
+  std::int64_t deadline_ms = 0;  // bound: the holder is fenced after so long
   friend bool operator==(const Ticket&, const Ticket&) = default;
 };
 
@@ -195,7 +195,7 @@ struct Outcome {
 };
 
 enum class RefuseReason : std::uint8_t {
-  kRetry,             // not now; the same again later
+  kRetry,  // not now; the same again later
   kForeignJob,
   kOtherExperiment,
   kOtherModel,
@@ -245,8 +245,8 @@ struct ExperimentReply {
   friend bool operator==(const ExperimentReply&, const ExperimentReply&) = default;
 };
 
-// To a worker: no ticket binds any more; it leaves once the one that it holds is decided. To a server: it is in no layout
-// any more, and leaves. Answers Leave.after_ticket, and comes unasked by an order.
+// To a worker: no ticket binds any more; it leaves once the one that it holds is decided. To a server: it is in no
+// layout any more, and leaves. Answers Leave.after_ticket, and comes unasked by an order.
 struct LeaveNow {
   std::string reason;
   friend bool operator==(const LeaveNow&, const LeaveNow&) = default;
@@ -272,8 +272,8 @@ struct Configure {
   std::uint64_t seed = 0;
   std::string model_dir;
   bool restore = false;
-  Version checkpoint;  // restore: read this one; else commit 0 of the envelope's generation
-  Version version;     // what to publish
+  Version checkpoint;              // restore: read this one; else commit 0 of the envelope's generation
+  Version version;                 // what to publish
   bool measure_gradients = false;  // Applied tells their squared sums
   friend bool operator==(const Configure&, const Configure&) = default;
 };
@@ -331,8 +331,8 @@ struct ReadDecisions {
   friend bool operator==(const ReadDecisions&, const ReadDecisions&) = default;
 };
 
-// Live workers. `full` replaces the list; else it changes it. Fenced ones are dead for good: what they staged and is not
-// complete is void, their pins end.
+// Live workers. `full` replaces the list; else it changes it. Fenced ones are dead for good: what they staged and is
+// not complete is void, their pins end.
 struct Members {
   MembershipEpoch epoch;
   bool full = false;
@@ -376,9 +376,9 @@ struct Decision {
   std::int64_t samples = 0;              // the divisor
   double loss_sum = 0;
   double learning_rate = 0;
-  double clip_scale = 1;          // by global norm
+  double clip_scale = 1;  // by global norm
   std::uint64_t previous_hash = 0;
-  std::uint64_t hash = 0;         // chains this decision to all before it
+  std::uint64_t hash = 0;  // chains this decision to all before it
   friend bool operator==(const Decision&, const Decision&) = default;
 };
 
@@ -451,8 +451,8 @@ struct Applied {
   Version version;
   std::uint64_t hash = 0;
   double apply_seconds = 0;
-  // Where the place is to measure: of the gradient sums that this server holds, without statistics, one an update in the
-  // decision's order, then that of all of them together.
+  // Where the place is to measure: of the gradient sums that this server holds, without statistics, one an update in
+  // the decision's order, then that of all of them together.
   std::vector<double> squared_sums{};
   friend bool operator==(const Applied&, const Applied&) = default;
 };
@@ -520,11 +520,12 @@ struct PullData {
 
 // --- server <-> server, on a stream that begins with Hello ----------------------------------------------------------
 
-// Answered by FetchData with the ranges' floats in one payload. Refused with kRetry where the version is not the newest.
+// Answered by FetchData with the ranges' floats in one payload. Refused with kRetry where the version is not the
+// newest.
 struct Fetch {
   std::uint64_t request = 0;
   Version version;
-  std::uint32_t array = 0;  // 0: parameters and statistics; n: the optimizer's slot n
+  std::uint32_t array = 0;            // 0: parameters and statistics; n: the optimizer's slot n
   std::vector<PositionRange> ranges;  // floats, in the flat vector; each within one of the server's stripes
   friend bool operator==(const Fetch&, const Fetch&) = default;
 };
@@ -534,13 +535,14 @@ struct FetchData {
   friend bool operator==(const FetchData&, const FetchData&) = default;
 };
 
-using Body = std::variant<Join, Ready, Renew, Leave, StepReport, EvalReport, StatusRequest,                      //
-                          Welcome, Admitted, Waiting, Ticket, Bind, Outcome, Refuse, JobEnd, CheckpointDurable, StatusReply,  //
-                          Configure, Continue, ReadDecisions, Members, Seal, Drop, Decision, Snapshot,           //
-                          Configured, KeptDecisions, MembersAck, Staged, Sealed, Applied, SnapshotDone,          //
-                          Hello, HelloAck, Stage, StageAck, Pull, PullData,                                      //
-                          ExperimentRequest, ExperimentReply, Drain, OrderReply, LeaveNow,                       //
-                          Scale, Prepare, Fill, Abandon, Switch, Prepared, Filled, Fetch, FetchData>;
+using Body =
+    std::variant<Join, Ready, Renew, Leave, StepReport, EvalReport, StatusRequest,                                   //
+                 Welcome, Admitted, Waiting, Ticket, Bind, Outcome, Refuse, JobEnd, CheckpointDurable, StatusReply,  //
+                 Configure, Continue, ReadDecisions, Members, Seal, Drop, Decision, Snapshot,                        //
+                 Configured, KeptDecisions, MembersAck, Staged, Sealed, Applied, SnapshotDone,                       //
+                 Hello, HelloAck, Stage, StageAck, Pull, PullData,                                                   //
+                 ExperimentRequest, ExperimentReply, Drain, OrderReply, LeaveNow,                                    //
+                 Scale, Prepare, Fill, Abandon, Switch, Prepared, Filled, Fetch, FetchData>;
 
 struct Message {
   Envelope envelope;

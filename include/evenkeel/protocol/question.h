@@ -15,8 +15,8 @@
 
 namespace evenkeel {
 
-// What it means that the stream of a question closed unanswered: kUnavailable, or kInvalidArgument where another program
-// than a chief listens at `address`, with what it is.
+// What it means that the stream of a question closed unanswered: kUnavailable, or kInvalidArgument where another
+// program than a chief listens at `address`, with what it is.
 absl::Status NoAnswer(const std::string& address, const absl::Status& closed);
 
 // The answer. Also what NoAnswer says, where no chief listens at `address` ("host:port").

@@ -19,8 +19,8 @@
 
 namespace evenkeel {
 
-// Bytes to send without a copy: they stay unchanged while `owner` is held, which the transport drops once it needs them no
-// more.
+// Bytes to send without a copy: they stay unchanged while `owner` is held, which the transport drops once it needs them
+// no more.
 struct PayloadOut {
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner;
@@ -46,8 +46,8 @@ class PayloadIn {
 class Stream {
  public:
   virtual ~Stream() = default;
-  // Queues the message and returns. Errors: kUnavailable once closed; kResourceExhausted when the queue's bound is reached
-  // (the stream is then closed: a peer that reads nothing must not fill our memory).
+  // Queues the message and returns. Errors: kUnavailable once closed; kResourceExhausted when the queue's bound is
+  // reached (the stream is then closed: a peer that reads nothing must not fill our memory).
   virtual absl::Status Send(Message message, PayloadOut payload = {}) = 0;
   // Ends the stream after what is queued; OnClosed follows. Idempotent.
   virtual void Close() = 0;
@@ -72,19 +72,20 @@ class Listener {
  public:
   virtual ~Listener() = default;  // shuts down
   virtual int port() const = 0;   // the real one
-  // Refuses new streams, lets queued messages go out until the deadline, then closes all; returns when every handler has
-  // had its OnClosed.
+  // Refuses new streams, lets queued messages go out until the deadline, then closes all; returns when every handler
+  // has had its OnClosed.
   virtual void Shutdown(Duration grace) = 0;
 };
 
 class Transport {
  public:
   virtual ~Transport() = default;
-  // `address`: "host:port"; port 0: any free one. Errors: kInvalidArgument or kUnavailable name the address ("port 2222 is
-  // in use").
+  // `address`: "host:port"; port 0: any free one. Errors: kInvalidArgument or kUnavailable name the address ("port 2222
+  // is in use").
   virtual absl::StatusOr<std::unique_ptr<Listener>> Listen(Service service, const std::string& address,
                                                            Acceptor acceptor) = 0;
-  // Returns at once; a connection that cannot be made within `timeout` ends in OnClosed(kUnavailable naming the address).
+  // Returns at once; a connection that cannot be made within `timeout` ends in OnClosed(kUnavailable naming the
+  // address).
   virtual std::shared_ptr<Stream> Connect(Service service, const std::string& address,
                                           std::shared_ptr<StreamHandler> handler, Duration timeout) = 0;
 };

@@ -259,6 +259,17 @@ class Server {
     MembershipEpoch epoch;
     std::vector<StageSlot> waits_for;
   };
+  // A place in a layout to come.
+  struct Preparation {
+    std::uint64_t number = 0;
+    Generation generation;
+    LayoutNumber layout;
+    Place place;
+    bool own = false;                // this server holds a part
+    bool ready = false;              // to be filled
+    std::optional<Version> version;  // of Fill
+    bool filled = false;
+  };
 
   // Ends an event: notes the state and hands the actions over.
   Actions Take(TimePoint now);
@@ -270,6 +281,16 @@ class Server {
   void Say(LogLevel level, std::string text);
   void Fail(absl::Status status);
 
+  // server_layout.cc
+  bool Overtaken(const Envelope& envelope, LayoutNumber to_come) const;
+  template <class Answer>
+  void EndPreparing(std::uint64_t number, bool Preparation::*done, const absl::Status& status);
+  void OnPrepare(const Envelope& envelope, const Prepare& prepare);
+  void OnFill(const Envelope& envelope, const Fill& fill);
+  void OnSwitch(const Envelope& envelope, const Switch& order);
+  void OnLeaveNow(const LeaveNow& order);
+  void DropPreparation();
+
   // server_chief.cc
   bool AcceptChiefEnvelope(const Message& message);
   void OnWelcome(const Envelope& envelope, const Welcome& welcome);
@@ -278,11 +299,6 @@ class Server {
   void OnConfigure(const Envelope& envelope, const Configure& configure);
   void OnContinue(const Continue& order);
   void MaybeConfirmContinue();
-  void OnPrepare(const Envelope& envelope, const Prepare& prepare);
-  void OnFill(const Envelope& envelope, const Fill& fill);
-  void OnSwitch(const Envelope& envelope, const Switch& order);
-  void OnLeaveNow(const LeaveNow& order);
-  void DropPreparation();
   void SetPlace(const Envelope& envelope, Place place, Version version);
   void OnReadDecisions(const ReadDecisions& request);
   void OnMembers(const Members& members);
@@ -362,17 +378,6 @@ class Server {
   std::vector<std::int64_t> stripe_bytes_;  // by bucket
   int stripes_ = 0;                         // not empty
 
-  // A place in a layout to come.
-  struct Preparation {
-    std::uint64_t number = 0;
-    Generation generation;
-    LayoutNumber layout;
-    Place place;
-    bool own = false;                // this server holds a part
-    bool ready = false;              // to be filled
-    std::optional<Version> version;  // of Fill
-    bool filled = false;
-  };
   std::optional<Preparation> prepared_;
   std::uint64_t preparations_ = 0;
   std::string leave_asked_;  // the reason; empty: not asked

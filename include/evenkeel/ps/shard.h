@@ -69,8 +69,8 @@ class Shard {
   std::vector<BlockNorm> Norms(std::span<const StageSlot> slots) const;
 
   // Makes `decision.version` out of the newest one and publishes it. Slots in rank order. Never waits for readers.
-  // Returns, where place().measure_gradients, the squared sums of the slots' parameters in double, and last that of their
-  // sum: the same bits whatever the number of threads.
+  // Returns, where place().measure_gradients, the squared sums of the slots' parameters in double, and last that of
+  // their sum: the same bits whatever the number of threads.
   std::vector<double> Apply(const Decision& decision, std::span<const StageSlot> slots);
 
   // The newest version, pinned, or copied when pinning it would leave Apply no buffer.
@@ -81,7 +81,7 @@ class Shard {
   // --- moving to another layout
   // What the place needs of each server of `from`, an array after the other.
   struct MovePiece {
-    std::uint32_t array = 0;  // 0: parameters and statistics; n: optimizer slot n
+    std::uint32_t array = 0;          // 0: parameters and statistics; n: optimizer slot n
     std::int64_t begin = 0, end = 0;  // floats, in the flat vector; within one stripe of either layout
   };
   static std::vector<std::vector<MovePiece>> PlanMove(const ParameterLayout& from, const Place& to);
@@ -126,7 +126,7 @@ class Shard {
   std::span<float> Staging(StageSlot slot) const ABSL_LOCKS_EXCLUDED(staging_mutex_);
   std::vector<const float*> Sources(std::span<const StageSlot> slots) const;
   absl::StatusOr<std::pair<std::int64_t, std::int64_t>> Locate(std::uint32_t array, std::int64_t begin,
-                                                              std::int64_t end) const;  // local place and count
+                                                               std::int64_t end) const;  // local place and count
   absl::Status CheckManifest(const Manifest& manifest) const;
 
   const Place place_;

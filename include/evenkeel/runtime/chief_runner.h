@@ -1,5 +1,5 @@
-// Runs a chief for real: one mutex around its decisions, a timer, the streams of its members, the commit log, checkpoints'
-// manifests and the job's outputs in model_dir.
+// Runs a chief for real: one mutex around its decisions, a timer, the streams of its members, the commit log,
+// checkpoints' manifests and the job's outputs in model_dir.
 //
 //   MODEL_DIR/chief.wal.TERM           the commit log, one file a term
 //   MODEL_DIR/chief.lock               held while a chief lives
@@ -35,10 +35,10 @@ struct ChiefRunnerOptions {
   std::function<void(int port)> on_listening;
 };
 
-// Returns when the job has ended: ok when it finished, was stopped, or had finished before. Blocks; StopSource ends it early
-// with a checkpoint.
-// Errors: kAlreadyExists when another chief holds model_dir; kInvalidArgument and kDataLoss for a checkpoint or log that is
-// damaged or of another experiment; kDeadlineExceeded when members did not come; kAborted when a server was lost.
+// Returns when the job has ended: ok when it finished, was stopped, or had finished before. Blocks; StopSource ends it
+// early with a checkpoint. Errors: kAlreadyExists when another chief holds model_dir; kInvalidArgument and kDataLoss
+// for a checkpoint or log that is damaged or of another experiment; kDeadlineExceeded when members did not come;
+// kAborted when a server was lost.
 absl::Status RunChief(const ChiefRunnerOptions& options, Transport& transport, Storage& storage, const Clock& clock,
                       StopSource& stop);
 

@@ -29,8 +29,8 @@ struct PsOptions {
   Duration connect_timeout = std::chrono::seconds(5);
   Duration drain = std::chrono::seconds(2);  // for what is queued when the job ends
   // After a stop request: serves on for so long, while its stripes move to other servers; and a chief that was told to
-  // stop too (Ctrl-C in a terminal reaches all) needs its servers for the last checkpoint. The chief's leave to go, or the
-  // job's end, cuts it short.
+  // stop too (Ctrl-C in a terminal reaches all) needs its servers for the last checkpoint. The chief's leave to go, or
+  // the job's end, cuts it short.
   Duration stop_grace = std::chrono::seconds(5);
   int threads = 1;
   std::uint64_t nonce = 0;  // 0: drawn

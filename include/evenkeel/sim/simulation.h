@@ -20,18 +20,18 @@ constexpr std::int64_t kMaxEvents = 4'000'000;
 // What befalls a job. Machines are "chief", "ps:0", "worker:3". A fault whose machine has no process at that moment
 // does nothing, so that any part of a list of faults is a list of faults.
 enum class FaultKind : std::uint8_t {
-  kKill,             // node: its connections break at once; a worker is started again after `for_ms`, unless that is 0;
-                     // a server that is looked after, not before that
-  kVanish,           // node: as a lost machine: only keepalive tells its peers; else as kKill
-  kPause,            // node stands still for `for_ms` (SIGSTOP); a chief with share 1 then ticks before it reads
-  kLeave,            // node, a worker or a server, has a SIGTERM and leaves in order
-  kJoin,             // node, a worker's name: a process starts, also beside a living one of the same name; a server's: a
-                     // process starts where none lives, and is looked after from then on
-  kBreak,            // the connections between node and peer; undelivered messages of either direction may be lost
-  kPartition,        // nothing from node reaches peer for `for_ms`; no connection is seen to break
-  kSlow,             // messages from node to peer take up to `for_ms` longer each, for ten times as long
-  kReconnect,        // node opens a second stream to the chief, while the first one is open; a server with share 1 does
-                     // so in the middle of its next decision
+  kKill,       // node: its connections break at once; a worker is started again after `for_ms`, unless that is 0;
+               // a server that is looked after, not before that
+  kVanish,     // node: as a lost machine: only keepalive tells its peers; else as kKill
+  kPause,      // node stands still for `for_ms` (SIGSTOP); a chief with share 1 then ticks before it reads
+  kLeave,      // node, a worker or a server, has a SIGTERM and leaves in order
+  kJoin,       // node, a worker's name: a process starts, also beside a living one of the same name; a server's: a
+               // process starts where none lives, and is looked after from then on
+  kBreak,      // the connections between node and peer; undelivered messages of either direction may be lost
+  kPartition,  // nothing from node reaches peer for `for_ms`; no connection is seen to break
+  kSlow,       // messages from node to peer take up to `for_ms` longer each, for ten times as long
+  kReconnect,  // node opens a second stream to the chief, while the first one is open; a server with share 1 does
+               // so in the middle of its next decision
   kManifestFailure,  // the chief cannot write its next manifest
   kSnapshotFailure,  // node, a server, cannot write its next snapshot
   kStop,             // SIGTERM to the chief; the job is started again later

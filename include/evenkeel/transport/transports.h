@@ -1,8 +1,8 @@
 // The ways of carrying protocol streams.
 //
 // Lifetime: a listener and a stream may outlive their transport's object. Destroying a transport cancels the streams it
-// connected and returns when each handler has had its OnClosed; destroying it, or shutting a listener down, from a handler
-// would wait for itself and is not allowed.
+// connected and returns when each handler has had its OnClosed; destroying it, or shutting a listener down, from a
+// handler would wait for itself and is not allowed.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct GrpcOptions {
 // address does not answer. Streams that end by a broken connection or a vanished peer close with kUnavailable.
 std::unique_ptr<Transport> MakeGrpcTransport(const GrpcOptions& options);
 
-// Within this process, on threads of its own, addresses are names; messages are moved, payloads referenced. For tests and
-// ThreadSanitizer. A name may end in ":0" for a number that is free.
+// Within this process, on threads of its own, addresses are names; messages are moved, payloads referenced. For tests
+// and ThreadSanitizer. A name may end in ":0" for a number that is free.
 std::unique_ptr<Transport> MakeInprocTransport(std::int64_t max_queued_bytes = 1 << 30);
 
 }  // namespace evenkeel

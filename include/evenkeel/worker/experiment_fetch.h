@@ -11,10 +11,11 @@
 
 namespace evenkeel {
 
-// Tells the chief that worker `name` comes. Asks until the chief answers. ${VAR} in it is left for this host to fill in. Blocks.
-// Errors: kDeadlineExceeded names the address; kCancelled once `stop` is requested; kFailedPrecondition when the chief's
-// experiment means something else to this program than to the chief.
-absl::StatusOr<Experiment> FetchExperiment(const std::string& chief_address, const std::string& name, Transport& transport,
-                                           const Clock& clock, StopSource& stop, Duration timeout);
+// Tells the chief that worker `name` comes. Asks until the chief answers. ${VAR} in it is left for this host to fill
+// in. Blocks. Errors: kDeadlineExceeded names the address; kCancelled once `stop` is requested; kFailedPrecondition
+// when the chief's experiment means something else to this program than to the chief.
+absl::StatusOr<Experiment> FetchExperiment(const std::string& chief_address, const std::string& name,
+                                           Transport& transport, const Clock& clock, StopSource& stop,
+                                           Duration timeout);
 
 }  // namespace evenkeel

@@ -3,8 +3,8 @@
 #include <optional>
 #include <thread>
 
-#include "evenkeel/core/status.h"
 #include "evenkeel/core/mutex.h"
+#include "evenkeel/core/status.h"
 #include "evenkeel/transport/transports.h"
 #include "fixture.h"
 

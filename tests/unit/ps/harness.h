@@ -93,7 +93,8 @@ class Conversation {
       if (auto* a = std::get_if<PreparePlace>(&action)) Take(server.OnPrepared(a->number, prepared, now));
       if (auto* a = std::get_if<FillPlace>(&action)) Take(server.OnFilled(a->number, filled, now));
       if (auto* a = std::get_if<AdoptPrepared>(&action)) Take(server.OnConfigured(a->version, absl::OkStatus(), now));
-      if (auto* a = std::get_if<ApplyDecision>(&action)) Take(server.OnApplied(a->decision.version, 0.01, squared_sums, now));
+      if (auto* a = std::get_if<ApplyDecision>(&action))
+        Take(server.OnApplied(a->decision.version, 0.01, squared_sums, now));
     }
   }
 
@@ -183,7 +184,7 @@ class Conversation {
   std::uint64_t chain = 0;
   bool hold_memory = false;
   std::vector<double> squared_sums;  // of every decision applied
-  absl::Status prepared, filled;  // how preparations and fillings end
+  absl::Status prepared, filled;     // how preparations and fillings end
   std::vector<Action> memory, done;
   std::vector<Message> chief;
   std::map<std::uint64_t, std::vector<Message>> workers;
