@@ -32,6 +32,26 @@ void AddDataOption(CLI::App& app, std::string& data) {
       ->envname("EVENKEEL_DATA");
 }
 
+void AddDataPathOption(CLI::App& app, std::vector<std::string>& data_paths) {
+  app.add_option("--data-path", data_paths,
+                 "The ways of the data between workers and servers, the first that both ends have is taken: shm (shared "
+                 "memory, on one machine), grpc")
+      ->type_name("WAY,...")
+      ->delimiter(',')
+      ->envname("EVENKEEL_DATA_PATH")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"shm", "grpc"}));
+}
+
+TransportOptions ToTransportOptions(const std::vector<std::string>& data_paths) {
+  TransportOptions options;
+  options.data_paths.clear();
+  for (const std::string& path : data_paths) {
+    options.data_paths.push_back(path == "shm" ? DataPath::kShm : DataPath::kGrpc);
+  }
+  return options;
+}
+
 void AddThreadsOption(CLI::App& app, int& threads) {
   app.add_option("--threads", threads,
                  "Threads that compute; without it this machine's cores are shared by the processes that the cluster "

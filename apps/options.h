@@ -7,6 +7,7 @@
 
 #include "CLI/CLI.hpp"
 #include "evenkeel/core/log.h"
+#include "evenkeel/transport/transports.h"
 
 namespace evenkeel::apps {
 
@@ -21,6 +22,7 @@ struct RoleOptions {
   bool train = false;                 // chief
   bool evaluator = false;             // chief: one is expected
   std::string notice_file;            // worker
+  std::vector<std::string> data_paths{"shm", "grpc"};  // worker, ps
   double chief_timeout_seconds = 60;  // worker: for the experiment
 };
 
@@ -29,11 +31,15 @@ CLI::Option* AddExperimentOptions(CLI::App& app, std::string& experiment, std::v
 // --cluster and --task.
 void AddClusterOptions(CLI::App& app, RoleOptions& options);
 void AddDataOption(CLI::App& app, std::string& data);
+void AddDataPathOption(CLI::App& app, std::vector<std::string>& data_paths);
 void AddThreadsOption(CLI::App& app, int& threads);
 void AddLogLevelOption(CLI::App& app, std::string& level);
 
 // Parses; the exit code to end with where there is nothing to run: 0 after --help, 2 for a wrong command line.
 std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv);
+
+// For workers and servers.
+TransportOptions ToTransportOptions(const std::vector<std::string>& data_paths);
 
 LogLevel ToLogLevel(const std::string& name);
 

@@ -22,7 +22,7 @@ absl::Status Run(const RoleSetup& setup, StopSource& stop) {
   ps.chief_timeout = setup.experiment->membership.chief_timeout;
   ps.stop_grace = std::max(ps.stop_grace, setup.experiment->membership.drain);
   ps.threads = setup.threads;
-  const std::unique_ptr<Transport> transport = MakeGrpcTransport({});
+  const std::unique_ptr<Transport> transport = MakeTransport(ToTransportOptions(setup.options.data_paths));
   return ListenErrorIsInput(RunPs(ps, *transport, Storage::Posix(), Clock::Real(), stop));
 }
 
@@ -37,6 +37,7 @@ int main(int argc, char** argv) {
         app.add_option("--chief", options.chief, "The chief's address, over the cluster's")->type_name("HOST:PORT");
         app.add_option("--bind-host", options.bind_host, "Listens here instead of the cluster's host")
             ->type_name("HOST");
+        AddDataPathOption(app, options.data_paths);
       },
       Run);
 }

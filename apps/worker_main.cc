@@ -16,7 +16,7 @@ absl::Status Run(const RoleSetup& setup, StopSource& stop) {
   if (const std::string& path = setup.options.notice_file; !path.empty()) {
     EK_ASSIGN_OR_RETURN(notice, NoticeFile::Start(path, [&stop](const std::string& text) { stop.Request(text); }));
   }
-  const std::unique_ptr<Transport> transport = MakeGrpcTransport({});
+  const std::unique_ptr<Transport> transport = MakeTransport(ToTransportOptions(setup.options.data_paths));
   absl::StatusOr<Experiment> experiment =
       setup.experiment ? *setup.experiment
                        : FetchExperiment(setup.chief_address, setup.name, *transport, Clock::Real(), stop,
@@ -40,6 +40,7 @@ int main(int argc, char** argv) {
       argc, argv,
       [](CLI::App& app, RoleOptions& options) {
         AddDataOption(app, options.data);
+        AddDataPathOption(app, options.data_paths);
         app.add_option("--chief", options.chief,
                        "The chief's address; without a cluster it joins as an unlisted worker")
             ->type_name("HOST:PORT");

@@ -40,9 +40,8 @@ void* MapAligned(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-absl::StatusOr<Arena> Arena::Allocate(std::size_t bytes) {
+absl::StatusOr<Arena> Arena::AllocatePrivate(std::size_t bytes) {
   Arena arena;
-  if (bytes == 0) return arena;
   if (bytes > std::numeric_limits<std::size_t>::max() / 2) return NoMemory(bytes, ENOMEM);
   const bool huge = bytes >= kHugePage;
   const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -58,23 +57,40 @@ absl::StatusOr<Arena> Arena::Allocate(std::size_t bytes) {
   return arena;
 }
 
+absl::StatusOr<Arena> Arena::Allocate(std::size_t bytes, MemoryKind kind) {
+  if (bytes == 0) return Arena();
+  if (kind == MemoryKind::kPrivate) return AllocatePrivate(bytes);
+  auto block = SharedBlock::Create(bytes);
+  if (absl::IsUnimplemented(block.status())) return AllocatePrivate(bytes);
+  if (!block.ok()) return block.status();
+  Arena arena;
+  arena.shared_ = *std::move(block);
+  arena.data_ = arena.shared_->data();
+  arena.size_ = bytes;
+  return arena;
+}
+
 Arena::Arena(Arena&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
-      mapped_(std::exchange(other.mapped_, 0)) {}
+      mapped_(std::exchange(other.mapped_, 0)),
+      shared_(std::move(other.shared_)) {}
 
 Arena& Arena::operator=(Arena&& other) noexcept {
   if (this != &other) {
-    if (data_ != nullptr) munmap(data_, mapped_);
+    Free();
     data_ = std::exchange(other.data_, nullptr);
     size_ = std::exchange(other.size_, 0);
     mapped_ = std::exchange(other.mapped_, 0);
+    shared_ = std::move(other.shared_);
   }
   return *this;
 }
 
-Arena::~Arena() {
-  if (data_ != nullptr) munmap(data_, mapped_);
+Arena::~Arena() { Free(); }
+
+void Arena::Free() {
+  if (data_ != nullptr && shared_ == nullptr) munmap(data_, mapped_);
 }
 
 void TuneAllocator() {

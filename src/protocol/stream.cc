@@ -8,14 +8,22 @@
 
 namespace evenkeel {
 
-void PayloadIn::CopyTo(std::span<std::byte> out) const {
+// A seqlock's reader: what was read before the fence was read before the word.
+bool PayloadIn::Whole() const {
+  if (revoked_ == nullptr) return true;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return revoked_->load(std::memory_order_relaxed) == 0;
+}
+
+bool PayloadIn::CopyTo(std::span<std::byte> out) const {
   EK_CHECK(out.size() == size_);
   std::size_t at = 0;
   for (const auto& piece : pieces_) {
     if (piece.empty()) continue;
-    std::memcpy(out.data() + at, piece.data(), piece.size());
+    if (out.data() + at != piece.data()) std::memcpy(out.data() + at, piece.data(), piece.size());
     at += piece.size();
   }
+  return Whole();
 }
 
 Duration Backoff::Next() {

@@ -247,15 +247,16 @@ std::optional<StageWrite> Server::Receive(SessionId session, Worker& worker, con
   return write;
 }
 
-Actions Server::EndStage(const StageWrite& write, TimePoint now) {
+Actions Server::EndStage(const StageWrite& write, bool whole, TimePoint now) {
   if (ended_ || write.configuration != configuration_) return Take(now);
   Slot& slot = slots_[write.slot.value()];
   --slot.writers;
   Worker* worker = Find(write.update.incarnation);
   if (worker != nullptr && worker->staging && worker->staging->update == write.update &&
       worker->staging->attempt == write.attempt) {
-    worker->staging->buckets[static_cast<size_t>(write.bucket)] = BucketState::kReceived;
-    ++worker->staging->received;
+    worker->staging->buckets[static_cast<size_t>(write.bucket)] =
+        whole ? BucketState::kReceived : BucketState::kMissing;
+    if (whole) ++worker->staging->received;
     TryComplete(*worker);
     if (write.closing) SendStageAck(write.session, *worker->staging);
   }

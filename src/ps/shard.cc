@@ -30,13 +30,13 @@ std::span<float> Cut(std::span<float> all, std::int64_t begin, std::int64_t coun
 Shard::Shard(Place place, ThreadPool& pool) : place_(std::move(place)), pool_(pool) {}
 Shard::~Shard() = default;
 
-absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(Place place, ThreadPool& pool) {
+absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(Place place, ThreadPool& pool, MemoryKind versions) {
   std::unique_ptr<Shard> shard(new Shard(std::move(place), pool));
   const ParameterLayout& layout = *shard->place_.layout;
   shard->floats_ = layout.ServerFloats(shard->place_.server);
   shard->parameter_floats_ = layout.ServerParameterFloats(shard->place_.server);
   shard->CutPieces();
-  EK_ASSIGN_OR_RETURN(shard->versions_, VersionPool::Create(shard->floats_));
+  EK_ASSIGN_OR_RETURN(shard->versions_, VersionPool::Create(shard->floats_, versions));
 
   const std::size_t slots = SlotNames(shard->place_.optimizer).size();
   const auto slot_floats = static_cast<std::size_t>(shard->parameter_floats_);

@@ -7,10 +7,10 @@
 
 namespace evenkeel::ps {
 
-absl::StatusOr<std::shared_ptr<VersionPool>> VersionPool::Create(std::int64_t floats) {
+absl::StatusOr<std::shared_ptr<VersionPool>> VersionPool::Create(std::int64_t floats, MemoryKind memory) {
   std::array<Arena, 3> arenas;
   for (Arena& arena : arenas) {
-    EK_ASSIGN_OR_RETURN(arena, Arena::Allocate(static_cast<std::size_t>(floats) * sizeof(float)));
+    EK_ASSIGN_OR_RETURN(arena, Arena::Allocate(static_cast<std::size_t>(floats) * sizeof(float), memory));
   }
   return std::shared_ptr<VersionPool>(new VersionPool(std::move(arenas)));
 }

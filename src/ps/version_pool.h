@@ -21,7 +21,7 @@ namespace evenkeel::ps {
 class VersionPool : public std::enable_shared_from_this<VersionPool> {
  public:
   // Errors: kResourceExhausted.
-  static absl::StatusOr<std::shared_ptr<VersionPool>> Create(std::int64_t floats);
+  static absl::StatusOr<std::shared_ptr<VersionPool>> Create(std::int64_t floats, MemoryKind memory = MemoryKind::kPrivate);
 
   // Before the first Publish it shows zeros as version g0.c0.
   PinnedVersion Newest() ABSL_LOCKS_EXCLUDED(mutex_);

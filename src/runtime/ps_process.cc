@@ -222,8 +222,8 @@ void PsProcess::OnWorkerMessage(SessionId session, const Message& message, const
     return std::move(answer.actions);
   });
   if (!write) return;
-  payload.CopyTo(std::as_writable_bytes(shard->StageInto(write->slot, write->bucket)));
-  Turn([&] { return server_.EndStage(*write, clock_.Now()); });
+  const bool whole = payload.CopyTo(std::as_writable_bytes(shard->StageInto(write->slot, write->bucket)));
+  Turn([&] { return server_.EndStage(*write, whole, clock_.Now()); });
 }
 
 void PsProcess::OnWorkerClosed(SessionId session) {

@@ -24,7 +24,7 @@ void PsProcess::Run(const ps::PreparePlace& work) {
     MutexLock lock(mutex_);
     if (!wanted()) return;
   }
-  auto made = ps::Shard::Create(work.place, pool_);
+  auto made = ps::Shard::Create(work.place, pool_, MemoryKind::kShared);
   if (!made.ok()) {
     return Turn([&] { return server_.OnPrepared(work.number, made.status(), clock_.Now()); });
   }

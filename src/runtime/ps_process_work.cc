@@ -36,7 +36,7 @@ absl::StatusOr<std::shared_ptr<ps::Shard>> PsProcess::NewShard(const ps::Place& 
     shard_.reset();
   }
   former.reset();
-  return ps::Shard::Create(place, pool_);
+  return ps::Shard::Create(place, pool_, MemoryKind::kShared);
 }
 
 void PsProcess::Run(const ps::Initialise& work) {

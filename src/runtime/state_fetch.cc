@@ -131,7 +131,7 @@ absl::Status StateFetch::Take(std::size_t source, const FetchData& data, const P
                                             ToString(data.version), " for ", into.size_bytes(), " of ",
                                             ToString(version)));
   }
-  payload.CopyTo(std::as_writable_bytes(into));
+  if (!payload.CopyTo(std::as_writable_bytes(into))) return absl::OkStatus();  // the stream is broken; OnClosed follows
   MutexLock lock(mutex_);
   ++sources_[source].here;
   --missing_;

@@ -137,7 +137,7 @@ void ServerProcess::OnStage(SessionId stream, const Message& message, Payload pa
   }
   if (rng_.NextDouble() >= environment_.scenario.slow_stages) {
     shard_->slots[slot][bucket] = payload.value;
-    return Perform(server_->EndStage(write, now()));
+    return Perform(server_->EndStage(write, true, now()));
   }
   // The copy takes a while; whoever reads meanwhile gets neither the old nor the new.
   shard_->slots[slot][bucket] = 0;
@@ -148,7 +148,7 @@ void ServerProcess::OnStage(SessionId stream, const Message& message, Payload pa
                               if (ended_) return;
                               if (shard_ && shard_->place.layout == layout && slot < shard_->slots.size())
                                 shard_->slots[slot][bucket] = value;
-                              Perform(server_->EndStage(write, now()));
+                              Perform(server_->EndStage(write, true, now()));
                             });
 }
 

@@ -11,7 +11,7 @@ absl::StatusOr<std::unique_ptr<StepBuffers>> StepBuffers::Create(ParameterLayout
   const ParameterLayout& l = buffers->layout_;
   const auto bytes = static_cast<std::size_t>(l.total_floats()) * sizeof(float);
   EK_ASSIGN_OR_RETURN(buffers->parameters_, Arena::Allocate(bytes));
-  EK_ASSIGN_OR_RETURN(buffers->gradients_, Arena::Allocate(bytes));
+  EK_ASSIGN_OR_RETURN(buffers->gradients_, Arena::Allocate(bytes, MemoryKind::kShared));  // servers read it
   buffers->buckets_of_tensor_.resize(l.tensors().size());
   for (std::size_t b = 0; b < l.buckets().size(); ++b) {
     const Bucket& bucket = l.buckets()[b];
@@ -46,8 +46,7 @@ bool StepBuffers::Place(int bucket, ServerIndex server, const PayloadIn& payload
   const std::span<float> target =
       parameters_.floats().subspan(static_cast<std::size_t>(stripe.begin), static_cast<std::size_t>(stripe.size()));
   if (payload.size() != target.size_bytes()) return false;
-  payload.CopyTo(std::as_writable_bytes(target));
-  return true;
+  return payload.CopyTo(std::as_writable_bytes(target));
 }
 
 bool StepBuffers::BeginStep(TimePoint deadline) {

@@ -29,7 +29,7 @@ class StepBuffers {
   // Another division of the same parameters among servers. Requires that nothing calls Place meanwhile.
   void Divide(ParameterLayout layout) { layout_ = std::move(layout); }
 
-  // Writes a stripe of a pulled version. False when the payload's size is not the stripe's.
+  // Writes a stripe of a pulled version. False when the payload's size is not the stripe's, or it is not Whole().
   bool Place(int bucket, ServerIndex server, const PayloadIn& payload);
 
   // A new step: no bucket is finished, and nobody sends the old gradients any more (waits until `deadline`; false when

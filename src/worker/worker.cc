@@ -140,7 +140,7 @@ void Worker::OnServerMessage(int server, Message message, const PayloadIn& paylo
         return;
       }
     }
-    if (!buffers_->Place(data->bucket, ServerIndex(static_cast<std::uint32_t>(server)), payload)) {
+    if (!buffers_->Place(data->bucket, ServerIndex(static_cast<std::uint32_t>(server)), payload) && payload.Whole()) {
       Fail(absl::InternalError(absl::StrCat("ps:", server, " sent ", payload.size(), " bytes for bucket ", data->bucket,
                                             "; its stripe has another size")));
     }

@@ -5,6 +5,7 @@
 // threads; handlers must not block. Order within a stream is kept.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -26,21 +27,28 @@ struct PayloadOut {
   std::shared_ptr<const void> owner;
 };
 
-// Bytes received, in pieces; valid during the handler's call only.
+// Bytes received, in pieces; valid during the handler's call only. They may lie in the sender's own memory.
 class PayloadIn {
  public:
   PayloadIn() = default;
-  explicit PayloadIn(std::span<const std::span<const std::byte>> pieces) : pieces_(pieces) {
+  // `revoked`: not 0 once the sender may change the bytes, because the stream broke; null: it never may.
+  explicit PayloadIn(std::span<const std::span<const std::byte>> pieces,
+                     const std::atomic<std::uint32_t>* revoked = nullptr)
+      : pieces_(pieces), revoked_(revoked) {
     for (const auto& piece : pieces_) size_ += piece.size();
   }
   std::size_t size() const { return size_; }
+  // What is read from them counts only if Whole() says true afterwards.
   std::span<const std::span<const std::byte>> pieces() const { return pieces_; }
-  // Requires out.size() == size().
-  void CopyTo(std::span<std::byte> out) const;
+  // False: the sender may have changed the bytes meanwhile. The stream is broken; OnClosed follows.
+  [[nodiscard]] bool Whole() const;
+  // Requires out.size() == size(). Nothing is copied where the bytes lie in `out` already. Returns Whole().
+  [[nodiscard]] bool CopyTo(std::span<std::byte> out) const;
 
  private:
   std::span<const std::span<const std::byte>> pieces_;
   std::size_t size_ = 0;
+  const std::atomic<std::uint32_t>* revoked_ = nullptr;
 };
 
 class Stream {
@@ -57,6 +65,10 @@ class Stream {
 class StreamHandler {
  public:
   virtual ~StreamHandler() = default;
+  // Where the payload of a message that is about to arrive should lie: `payload_bytes` of memory, or nothing. A
+  // transport that can reads it straight into there, and it is then OnMessage's payload; others do not ask. When the
+  // stream breaks first, only OnClosed follows.
+  virtual std::span<std::byte> Destination(Stream&, const Message&, std::size_t /*payload_bytes*/) { return {}; }
   virtual void OnMessage(Stream& stream, Message message, const PayloadIn& payload) = 0;
   // Exactly once, after the last OnMessage. Ok: the peer closed in good order.
   virtual void OnClosed(Stream& stream, const absl::Status& status) = 0;

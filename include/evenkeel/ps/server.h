@@ -176,7 +176,8 @@ class Server {
   // A Stage and the length of its payload. Duplicates, late and foreign ones give no write.
   StageAnswer BeginStage(SessionId session, const Envelope& envelope, const Stage& stage, std::size_t payload_bytes,
                          TimePoint now);
-  Actions EndStage(const StageWrite& write, TimePoint now);
+  // `whole`: the stripe is written; else its bytes did not come, and it is missing as before.
+  Actions EndStage(const StageWrite& write, bool whole, TimePoint now);
   Actions OnWorkerClosed(SessionId session, TimePoint now);
 
   Actions OnConfigured(Version version, const absl::Status& status, TimePoint now);

@@ -49,9 +49,11 @@ struct PinnedVersion {
 
 class Shard {
  public:
-  // Allocates all but the staging slots. `pool` outlives the shard.
+  // Allocates all but the staging slots. `pool` outlives the shard. Published versions lie in `versions`: those that
+  // workers on this machine read where they are need memory that can be shared.
   // Errors: kResourceExhausted.
-  static absl::StatusOr<std::unique_ptr<Shard>> Create(Place place, ThreadPool& pool);
+  static absl::StatusOr<std::unique_ptr<Shard>> Create(Place place, ThreadPool& pool,
+                                                       MemoryKind versions = MemoryKind::kPrivate);
   ~Shard();
 
   // Initial values of every owned float, and of the slots; publishes `version`.

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "evenkeel/protocol/stream.h"
 
@@ -22,6 +23,28 @@ struct GrpcOptions {
 // gRPC, insecure channels, each made in one place. proto/evenkeel.proto is the contract. Connect fails at once when the
 // address does not answer. Streams that end by a broken connection or a vanished peer close with kUnavailable.
 std::unique_ptr<Transport> MakeGrpcTransport(const GrpcOptions& options);
+
+// Shared memory, for processes of one user on one machine.
+struct ShmOptions {
+  std::int64_t max_message_bytes = 64 << 20;
+  std::int64_t max_queued_bytes = 1 << 30;  // sent and not consumed
+  // How long a stream's thread looks for the next message before it sleeps.
+  Duration spin = std::chrono::microseconds(20);
+  Duration close_timeout = std::chrono::seconds(5);  // as GrpcOptions'
+};
+
+// The ways of the data between workers and servers.
+enum class DataPath : std::uint8_t { kGrpc, kShm };
+
+struct TransportOptions {
+  GrpcOptions grpc;
+  ShmOptions shm;
+  // In order of preference, for streams of Service::kParameterServer; chosen for each from what its two ends have.
+  // Where kGrpc is missing, ends that have nothing in common do not connect.
+  std::vector<DataPath> data_paths = {DataPath::kShm, DataPath::kGrpc};
+};
+// gRPC for all conversations with the chief, and to agree on a faster way for the data.
+std::unique_ptr<Transport> MakeTransport(const TransportOptions& options);
 
 // Within this process, on threads of its own, addresses are names; messages are moved, payloads referenced. For tests
 // and ThreadSanitizer. A name may end in ":0" for a number that is free.

@@ -1,6 +1,14 @@
+#include "transport/grpc/grpc_transport.h"
+
 #include <grpc/support/log.h>
 
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "evenkeel/core/digest.h"
 #include "evenkeel/core/log.h"
 #include "evenkeel/core/status.h"
 #include "transport/grpc/connections.h"
@@ -8,6 +16,9 @@
 
 namespace evenkeel {
 namespace {
+
+constexpr const char* kOfferWays = "/evenkeel.v1.ParameterServer/OfferWays";
+constexpr std::size_t kMaxAnswerBytes = 64 << 10;
 
 const char* MethodOf(Service service) {
   return service == Service::kChief ? "/evenkeel.v1.Chief/Session" : "/evenkeel.v1.ParameterServer/Session";
@@ -26,14 +37,53 @@ class Rejection final : public grpc::ServerGenericBidiReactor {
   void OnDone() override { delete this; }
 };
 
+absl::StatusOr<std::vector<Way>> WaysOf(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  if (buffer.Length() > kMaxAnswerBytes || !buffer.Dump(&slices).ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("[ways] a message of ", buffer.Length(), " bytes"));
+  }
+  std::string bytes;
+  for (const grpc::Slice& slice : slices) bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  return DecodeWays(AsBytes(bytes));
+}
+
+grpc::ByteBuffer BufferOf(const std::string& bytes) {
+  grpc::Slice slice(bytes);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+// One question about ways and its answer.
+class WaysReactor final : public grpc::ServerGenericBidiReactor {
+ public:
+  explicit WaysReactor(const OfferWays& offer) : offer_(offer) { StartRead(&question_); }
+
+  void OnReadDone(bool ok) override {
+    absl::StatusOr<std::vector<Way>> asked = absl::UnavailableError("[ways] no question came");
+    if (ok) asked = WaysOf(question_);
+    if (!asked.ok()) {
+      Finish(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, std::string(asked.status().message())));
+      return;
+    }
+    answer_ = BufferOf(EncodeWays(offer_(*asked)));
+    StartWriteAndFinish(&answer_, grpc::WriteOptions(), grpc::Status::OK);
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  const OfferWays& offer_;
+  grpc::ByteBuffer question_, answer_;
+};
+
 class GrpcService final : public grpc::CallbackGenericService {
  public:
-  GrpcService(Service service, Acceptor acceptor, const GrpcOptions& options)
-      : service_(service), acceptor_(std::move(acceptor)), options_(options) {}
+  // `offer`: may be empty.
+  GrpcService(Service service, Acceptor acceptor, OfferWays offer, const GrpcOptions& options)
+      : service_(service), acceptor_(std::move(acceptor)), offer_(std::move(offer)), options_(options) {}
 
   StreamRegistry& streams() { return *streams_; }
 
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override {
+    if (offer_ && context->method() == kOfferWays) return new WaysReactor(offer_);
     if (context->method() != MethodOf(service_)) {
       return new Rejection(grpc::Status(grpc::StatusCode::UNIMPLEMENTED,
                                         absl::StrCat("method ", context->method(), "; here is ", MethodOf(service_))));
@@ -53,6 +103,7 @@ class GrpcService final : public grpc::CallbackGenericService {
  private:
   const Service service_;
   const Acceptor acceptor_;
+  const OfferWays offer_;
   const GrpcOptions options_;
   const std::shared_ptr<StreamRegistry> streams_ = std::make_shared<StreamRegistry>();
 };
@@ -84,7 +135,7 @@ class GrpcListener final : public Listener {
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-class GrpcTransport final : public Transport {
+class GrpcTransport final : public OfferingTransport {
  public:
   explicit GrpcTransport(const GrpcOptions& options) : options_(options) {}
   ~GrpcTransport() override {
@@ -97,7 +148,13 @@ class GrpcTransport final : public Transport {
 
   absl::StatusOr<std::unique_ptr<Listener>> Listen(Service service, const std::string& address,
                                                    Acceptor acceptor) override {
-    auto implementation = std::make_unique<GrpcService>(service, std::move(acceptor), options_);
+    return ListenOffering(service, address, std::move(acceptor), nullptr);
+  }
+
+  absl::StatusOr<std::unique_ptr<Listener>> ListenOffering(Service service, const std::string& address,
+                                                           Acceptor acceptor, OfferWays offer) override {
+    auto implementation =
+        std::make_unique<GrpcService>(service, std::move(acceptor), std::move(offer), options_);
     EK_ASSIGN_OR_RETURN(ServerAndPort server, StartServer(address, implementation.get(), options_));
     return std::make_unique<GrpcListener>(std::move(implementation), std::move(server));
   }
@@ -110,7 +167,47 @@ class GrpcTransport final : public Transport {
     return stream;
   }
 
+  absl::StatusOr<std::vector<Way>> AskForWays(const std::string& address, const std::vector<Way>& ways,
+                                              TimePoint deadline) override {
+    Connection connection(address, options_);
+    connection.context.set_deadline(
+        std::chrono::system_clock::now() +
+        std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::Real().Now()));
+    const grpc::ByteBuffer question = BufferOf(EncodeWays(ways));
+    grpc::ByteBuffer answer;
+    std::optional<grpc::Status> status;
+    {
+      MutexLock lock(questions_mutex_);
+      if (questions_ended_) return absl::UnavailableError("[ways] the transport was taken down");
+      questions_.insert(&connection.context);
+    }
+    connection.stub.UnaryCall(&connection.context, kOfferWays, grpc::StubOptions(), &question, &answer,
+                              [&](grpc::Status s) {
+                                MutexLock lock(questions_mutex_);
+                                status = std::move(s);
+                                answered_.NotifyAll();
+                              });
+    {
+      MutexLock lock(questions_mutex_);
+      while (!status) answered_.Wait(questions_mutex_);  // the call has a deadline
+      questions_.erase(&connection.context);
+    }
+    if (status->error_code() == grpc::StatusCode::UNIMPLEMENTED) return std::vector<Way>();
+    if (!status->ok()) return absl::UnavailableError(absl::StrCat("[ways] ", address, ": ", status->error_message()));
+    return WaysOf(answer);
+  }
+
+  void EndQuestions() override {
+    MutexLock lock(questions_mutex_);
+    questions_ended_ = true;
+    for (grpc::ClientContext* context : questions_) context->TryCancel();
+  }
+
  private:
+  Mutex questions_mutex_;
+  CondVar answered_;
+  bool questions_ended_ ABSL_GUARDED_BY(questions_mutex_) = false;
+  std::set<grpc::ClientContext*> questions_ ABSL_GUARDED_BY(questions_mutex_);
   const GrpcOptions options_;
   const std::shared_ptr<StreamRegistry> streams_ = std::make_shared<StreamRegistry>();
   ConnectionReaper reaper_;
@@ -124,7 +221,7 @@ void ForwardGrpcLog(gpr_log_func_args* args) {
 
 }  // namespace
 
-std::unique_ptr<Transport> MakeGrpcTransport(const GrpcOptions& options) {
+std::unique_ptr<OfferingTransport> MakeOfferingTransport(const GrpcOptions& options) {
   static const bool forwarded = [] {
     gpr_set_log_function(&ForwardGrpcLog);
     return true;
@@ -132,5 +229,7 @@ std::unique_ptr<Transport> MakeGrpcTransport(const GrpcOptions& options) {
   (void)forwarded;
   return std::make_unique<GrpcTransport>(options);
 }
+
+std::unique_ptr<Transport> MakeGrpcTransport(const GrpcOptions& options) { return MakeOfferingTransport(options); }
 
 }  // namespace evenkeel

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,9 +28,10 @@ inline PayloadOut MakePayload(std::size_t size, std::uint64_t seed) {
   return {view, std::move(bytes)};
 }
 
-inline std::vector<std::byte> BytesOf(const PayloadIn& payload) {
+// nullopt: the sender took them back.
+inline std::optional<std::vector<std::byte>> BytesOf(const PayloadIn& payload) {
   std::vector<std::byte> bytes(payload.size());
-  payload.CopyTo(bytes);
+  if (!payload.CopyTo(bytes)) return std::nullopt;
   return bytes;
 }
 
@@ -46,12 +48,14 @@ class Recorder final : public StreamHandler {
   void OnMessage(Stream& stream, Message message, const PayloadIn& payload) override {
     const auto* data = std::get_if<PullData>(&message.body);
     std::uint64_t number = data != nullptr ? data->request : 0;
+    std::optional<std::vector<std::byte>> bytes = BytesOf(payload);
+    if (!bytes) return;  // the stream is broken
     {
       MutexLock lock(mutex_);
       if (closed_ > 0) late_ = true;
       if (inside_) overlapped_ = true;
       inside_ = true;
-      received_.push_back({number, BytesOf(payload)});
+      received_.push_back({number, *std::move(bytes)});
       changed_.NotifyAll();
     }
     if (reaction_) reaction_(stream, number, payload);

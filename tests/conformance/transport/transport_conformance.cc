@@ -10,6 +10,7 @@ namespace evenkeel {
 namespace {
 
 struct Grpc {
+  static constexpr Service kService = Service::kChief;
   static std::unique_ptr<Transport> Make(std::int64_t max_queued_bytes = 1 << 30) {
     GrpcOptions options;
     options.max_queued_bytes = max_queued_bytes;
@@ -18,8 +19,20 @@ struct Grpc {
 };
 
 struct Inproc {
+  static constexpr Service kService = Service::kChief;
   static std::unique_ptr<Transport> Make(std::int64_t max_queued_bytes = 1 << 30) {
     return MakeInprocTransport(max_queued_bytes);
+  }
+};
+
+// Between workers and servers only; gRPC opens it.
+struct Shm {
+  static constexpr Service kService = Service::kParameterServer;
+  static std::unique_ptr<Transport> Make(std::int64_t max_queued_bytes = 1 << 30) {
+    TransportOptions options;
+    options.grpc.max_queued_bytes = options.shm.max_queued_bytes = max_queued_bytes;
+    options.data_paths = {DataPath::kShm};
+    return MakeTransport(options);
   }
 };
 
@@ -27,11 +40,12 @@ struct Inproc {
 // The packaged gRPC is not instrumented.
 #define TRANSPORT_TEST(name) TEMPLATE_TEST_CASE(name, "[transport]", Inproc)
 #else
-#define TRANSPORT_TEST(name) TEMPLATE_TEST_CASE(name, "[transport]", Grpc, Inproc)
+#define TRANSPORT_TEST(name) TEMPLATE_TEST_CASE(name, "[transport]", Grpc, Inproc, Shm)
 #endif
 
+template <class Kind>
 std::unique_ptr<Listener> MustListen(Transport& transport, Acceptor acceptor) {
-  auto listener = transport.Listen(Service::kChief, "127.0.0.1:0", std::move(acceptor));
+  auto listener = transport.Listen(Kind::kService, "127.0.0.1:0", std::move(acceptor));
   REQUIRE(listener.status().ToString() == "OK");
   REQUIRE((*listener)->port() > 0);
   return *std::move(listener);
@@ -39,21 +53,22 @@ std::unique_ptr<Listener> MustListen(Transport& transport, Acceptor acceptor) {
 
 std::string AddressOf(const Listener& listener) { return absl::StrCat("127.0.0.1:", listener.port()); }
 
+template <class Kind>
 std::shared_ptr<Stream> ConnectTo(Transport& transport, const Listener& listener,
                                   const std::shared_ptr<Recorder>& recorder) {
-  return transport.Connect(Service::kChief, AddressOf(listener), recorder, kPatience);
+  return transport.Connect(Kind::kService, AddressOf(listener), recorder, kPatience);
 }
 
 TRANSPORT_TEST("messages of 0 B to 8 MB arrive whole and in order, and come back") {
   Host host([](Stream& stream, std::uint64_t number, const PayloadIn& payload) {
-    auto copy = std::make_shared<std::vector<std::byte>>(BytesOf(payload));
+    auto copy = std::make_shared<std::vector<std::byte>>(BytesOf(payload).value());
     std::span<const std::byte> view(*copy);
     (void)stream.Send(Numbered(number), {view, std::move(copy)});
   });
   auto transport = TestType::Make();
-  auto listener = MustListen(*transport, host.acceptor());
+  auto listener = MustListen<TestType>(*transport, host.acceptor());
   auto client = std::make_shared<Recorder>();
-  auto stream = ConnectTo(*transport, *listener, client);
+  auto stream = ConnectTo<TestType>(*transport, *listener, client);
   const std::vector<std::size_t> sizes = {0, 1, 100, 2047, 2048, 2049, 65536, 1 << 20, 8 << 20, 3, 0, 4 << 20};
   for (std::size_t i = 0; i < sizes.size(); ++i) REQUIRE(stream->Send(Numbered(i), MakePayload(sizes[i], i)).ok());
   auto echoed = client->WaitForMessages(sizes.size());
@@ -70,9 +85,9 @@ TRANSPORT_TEST("messages of 0 B to 8 MB arrive whole and in order, and come back
 TRANSPORT_TEST("a payload's owner is released once it is sent") {
   Host host;
   auto transport = TestType::Make();
-  auto listener = MustListen(*transport, host.acceptor());
+  auto listener = MustListen<TestType>(*transport, host.acceptor());
   auto client = std::make_shared<Recorder>();
-  auto stream = ConnectTo(*transport, *listener, client);
+  auto stream = ConnectTo<TestType>(*transport, *listener, client);
   for (std::size_t size : {std::size_t{1}, std::size_t{1} << 20}) {
     Event released;
     std::vector<std::byte> bytes(size);
@@ -86,7 +101,7 @@ TRANSPORT_TEST("a payload's owner is released once it is sent") {
 TRANSPORT_TEST("an unsent payload's owner is released when the stream fails") {
   auto transport = TestType::Make();
   auto client = std::make_shared<Recorder>();
-  auto stream = transport->Connect(Service::kChief, "127.0.0.1:1", client, kPatience);
+  auto stream = transport->Connect(TestType::kService, "127.0.0.1:1", client, kPatience);
   Event released;
   std::vector<std::byte> bytes(1 << 20);
   (void)stream->Send(Numbered(1), {bytes, std::shared_ptr<const void>(&bytes, [&](const void*) { released.Set(); })});
@@ -98,9 +113,9 @@ TRANSPORT_TEST("both sides send at once from several threads") {
   constexpr std::uint64_t kEach = 300, kThreads = 3;
   Host host;
   auto transport = TestType::Make();
-  auto listener = MustListen(*transport, host.acceptor());
+  auto listener = MustListen<TestType>(*transport, host.acceptor());
   auto client = std::make_shared<Recorder>();
-  auto near = ConnectTo(*transport, *listener, client);
+  auto near = ConnectTo<TestType>(*transport, *listener, client);
   auto [far, server] = host.Wait(0);
   auto send_all = [&](Stream& stream, std::uint64_t thread) {
     for (std::uint64_t i = 0; i < kEach; ++i) {
@@ -129,9 +144,9 @@ TRANSPORT_TEST("closing delivers what is queued and ends both sides once, in goo
     CAPTURE(by_client);
     Host host;
     auto transport = TestType::Make();
-    auto listener = MustListen(*transport, host.acceptor());
+    auto listener = MustListen<TestType>(*transport, host.acceptor());
     auto client = std::make_shared<Recorder>();
-    auto near = ConnectTo(*transport, *listener, client);
+    auto near = ConnectTo<TestType>(*transport, *listener, client);
     auto [far, server] = host.Wait(0);
     Stream& closer = by_client ? *near : *far;
     for (std::size_t i = 0; i < kCount; ++i) REQUIRE(closer.Send(Numbered(i), MakePayload(100000, i)).ok());
@@ -153,9 +168,9 @@ TRANSPORT_TEST("closing delivers what is queued and ends both sides once, in goo
 TRANSPORT_TEST("what a server sends before it closes arrives although the client is sending") {
   Host host;
   auto transport = TestType::Make();
-  auto listener = MustListen(*transport, host.acceptor());
+  auto listener = MustListen<TestType>(*transport, host.acceptor());
   auto client = std::make_shared<Recorder>();
-  auto near = ConnectTo(*transport, *listener, client);
+  auto near = ConnectTo<TestType>(*transport, *listener, client);
   auto [far, server] = host.Wait(0);
   std::thread sender([&] {
     PayloadOut payload = MakePayload(10000, 1);
@@ -173,10 +188,10 @@ TRANSPORT_TEST("what a server sends before it closes arrives although the client
 TRANSPORT_TEST("closing at once from both sides ends both once") {
   Host host;
   auto transport = TestType::Make();
-  auto listener = MustListen(*transport, host.acceptor());
+  auto listener = MustListen<TestType>(*transport, host.acceptor());
   for (int round = 0; round < 20; ++round) {
     auto client = std::make_shared<Recorder>();
-    auto near = ConnectTo(*transport, *listener, client);
+    auto near = ConnectTo<TestType>(*transport, *listener, client);
     auto [far, server] = host.Wait(static_cast<std::size_t>(round));
     std::thread other([&, far = far.get()] { far->Close(); });
     near->Close();
@@ -189,9 +204,9 @@ TRANSPORT_TEST("closing at once from both sides ends both once") {
 TRANSPORT_TEST("a stream closed before it is connected still delivers and ends") {
   Host host;
   auto transport = TestType::Make();
-  auto listener = MustListen(*transport, host.acceptor());
+  auto listener = MustListen<TestType>(*transport, host.acceptor());
   auto client = std::make_shared<Recorder>();
-  auto stream = ConnectTo(*transport, *listener, client);
+  auto stream = ConnectTo<TestType>(*transport, *listener, client);
   REQUIRE(stream->Send(Numbered(7), MakePayload(5, 1)).ok());
   stream->Close();
   CHECK(client->WaitForClosed().ToString() == "OK");
@@ -203,7 +218,7 @@ TRANSPORT_TEST("a stream closed before it is connected still delivers and ends")
 TRANSPORT_TEST("connecting to nobody ends in kUnavailable that names the address") {
   auto transport = TestType::Make();
   auto client = std::make_shared<Recorder>();
-  auto stream = transport->Connect(Service::kChief, "127.0.0.1:1", client, kPatience);
+  auto stream = transport->Connect(TestType::kService, "127.0.0.1:1", client, kPatience);
   absl::Status status = client->WaitForClosed();
   CHECK(status.code() == absl::StatusCode::kUnavailable);
   CHECK_THAT(std::string(status.message()), Catch::Contains("127.0.0.1:1"));
@@ -213,26 +228,26 @@ TRANSPORT_TEST("connecting to nobody ends in kUnavailable that names the address
 TRANSPORT_TEST("a port in use is an error that says so, until its listener goes") {
   Host host;
   auto transport = TestType::Make();
-  auto listener = MustListen(*transport, host.acceptor());
+  auto listener = MustListen<TestType>(*transport, host.acceptor());
   std::string address = AddressOf(*listener);
-  auto second = transport->Listen(Service::kChief, address, host.acceptor());
+  auto second = transport->Listen(TestType::kService, address, host.acceptor());
   CHECK(second.status().code() == absl::StatusCode::kUnavailable);
   CHECK_THAT(std::string(second.status().message()),
              Catch::Contains(absl::StrCat("port ", listener->port(), " is in use")));
   listener.reset();
-  auto third = transport->Listen(Service::kChief, address, host.acceptor());
+  auto third = transport->Listen(TestType::kService, address, host.acceptor());
   CHECK(third.status().ToString() == "OK");
 }
 
 TRANSPORT_TEST("shutting down ends every live stream once and refuses new ones") {
   Host host;
   auto transport = TestType::Make();
-  auto listener = MustListen(*transport, host.acceptor());
+  auto listener = MustListen<TestType>(*transport, host.acceptor());
   std::vector<std::shared_ptr<Recorder>> clients;
   std::vector<std::shared_ptr<Stream>> streams;
   for (std::size_t i = 0; i < 8; ++i) {
     clients.push_back(std::make_shared<Recorder>());
-    streams.push_back(ConnectTo(*transport, *listener, clients.back()));
+    streams.push_back(ConnectTo<TestType>(*transport, *listener, clients.back()));
     REQUIRE(host.Wait(i).first->Send(Numbered(i), MakePayload(1 << 20, i)).ok());
   }
   listener->Shutdown(kPatience);
@@ -243,7 +258,7 @@ TRANSPORT_TEST("shutting down ends every live stream once and refuses new ones")
     CHECK(clients[i]->received().size() == 1);
   }
   auto late = std::make_shared<Recorder>();
-  auto stream = ConnectTo(*transport, *listener, late);
+  auto stream = ConnectTo<TestType>(*transport, *listener, late);
   CHECK(late->WaitForClosed().code() == absl::StatusCode::kUnavailable);
   CHECK(host.count() == 8);
 }
@@ -252,9 +267,9 @@ TRANSPORT_TEST("a peer that reads nothing exhausts the queue's bound, not memory
   Event release;
   Host host([&](Stream&, std::uint64_t, const PayloadIn&) { release.Wait(); });
   auto transport = TestType::Make(8 << 20);
-  auto listener = MustListen(*transport, host.acceptor());
+  auto listener = MustListen<TestType>(*transport, host.acceptor());
   auto client = std::make_shared<Recorder>();
-  auto stream = ConnectTo(*transport, *listener, client);
+  auto stream = ConnectTo<TestType>(*transport, *listener, client);
   REQUIRE(stream->Send(Numbered(0)).ok());
   host.Wait(0).second->WaitForMessages(1);
   PayloadOut payload = MakePayload(1 << 20, 1);
@@ -269,18 +284,19 @@ TRANSPORT_TEST("a peer that reads nothing exhausts the queue's bound, not memory
 
 TRANSPORT_TEST("a stream that the acceptor does not want ends in kUnavailable") {
   auto transport = TestType::Make();
-  auto listener = MustListen(*transport, [](std::shared_ptr<Stream>) { return nullptr; });
+  auto listener = MustListen<TestType>(*transport, [](std::shared_ptr<Stream>) { return nullptr; });
   auto client = std::make_shared<Recorder>();
-  auto stream = ConnectTo(*transport, *listener, client);
+  auto stream = ConnectTo<TestType>(*transport, *listener, client);
   CHECK(client->WaitForClosed().code() == absl::StatusCode::kUnavailable);
 }
 
 TRANSPORT_TEST("a stream of the other service is not accepted") {
   Host host;
   auto transport = TestType::Make();
-  auto listener = MustListen(*transport, host.acceptor());
+  auto listener = MustListen<TestType>(*transport, host.acceptor());
   auto client = std::make_shared<Recorder>();
-  auto stream = transport->Connect(Service::kParameterServer, AddressOf(*listener), client, kPatience);
+  const Service other = TestType::kService == Service::kChief ? Service::kParameterServer : Service::kChief;
+  auto stream = transport->Connect(other, AddressOf(*listener), client, kPatience);
   CHECK_FALSE(client->WaitForClosed().ok());
   CHECK(host.count() == 0);
 }
@@ -289,7 +305,7 @@ TRANSPORT_TEST("64 streams at once keep their messages apart") {
   constexpr std::size_t kStreams = 64, kRounds = 20;
   Host host([](Stream& stream, std::uint64_t number, const PayloadIn&) { (void)stream.Send(Numbered(number)); });
   auto transport = TestType::Make();
-  auto listener = MustListen(*transport, host.acceptor());
+  auto listener = MustListen<TestType>(*transport, host.acceptor());
   std::vector<std::shared_ptr<Recorder>> clients;
   std::vector<std::shared_ptr<Stream>> streams;
   for (std::uint64_t i = 0; i < kStreams; ++i) {
@@ -297,7 +313,7 @@ TRANSPORT_TEST("64 streams at once keep their messages apart") {
       if (number % 1000 + 1 < kRounds) (void)stream.Send(Numbered(number + 1));
       if (number / 1000 != i) stream.Close();
     }));
-    streams.push_back(ConnectTo(*transport, *listener, clients.back()));
+    streams.push_back(ConnectTo<TestType>(*transport, *listener, clients.back()));
     REQUIRE(streams.back()->Send(Numbered(i * 1000)).ok());
   }
   for (std::uint64_t i = 0; i < kStreams; ++i) {
@@ -311,7 +327,7 @@ TRANSPORT_TEST("closing from a handler works, and so does dropping the last hold
   auto held = std::make_shared<std::shared_ptr<Stream>>();
   Host host;
   auto transport = TestType::Make();
-  auto listener = MustListen(*transport, [held](std::shared_ptr<Stream> stream) {
+  auto listener = MustListen<TestType>(*transport, [held](std::shared_ptr<Stream> stream) {
     *held = std::move(stream);
     return std::make_shared<Recorder>([held](Stream& stream, std::uint64_t, const PayloadIn&) {
       stream.Close();
@@ -319,7 +335,7 @@ TRANSPORT_TEST("closing from a handler works, and so does dropping the last hold
     });
   });
   auto client = std::make_shared<Recorder>();
-  auto stream = ConnectTo(*transport, *listener, client);
+  auto stream = ConnectTo<TestType>(*transport, *listener, client);
   REQUIRE(stream->Send(Numbered(1)).ok());
   CHECK(client->WaitForClosed().ToString() == "OK");
 }
@@ -327,9 +343,9 @@ TRANSPORT_TEST("closing from a handler works, and so does dropping the last hold
 TRANSPORT_TEST("a stream that nobody holds lives while it is open, and its handler goes with its end") {
   Host host([](Stream& stream, std::uint64_t number, const PayloadIn&) { (void)stream.Send(Numbered(number)); });
   auto transport = TestType::Make();
-  auto listener = MustListen(*transport, host.acceptor());
+  auto listener = MustListen<TestType>(*transport, host.acceptor());
   auto client = std::make_shared<Recorder>();
-  REQUIRE(ConnectTo(*transport, *listener, client)->Send(Numbered(5)).ok());
+  REQUIRE(ConnectTo<TestType>(*transport, *listener, client)->Send(Numbered(5)).ok());
   CHECK(client->WaitForMessages(1).size() == 1);
   host.Wait(0).first->Close();
   CHECK(client->WaitForClosed().ok());
@@ -341,8 +357,8 @@ TRANSPORT_TEST("taking the transport down ends the streams it connected") {
   Host host;
   auto serving = TestType::Make();
   auto client = std::make_shared<Recorder>();
-  auto listener = MustListen(*serving, host.acceptor());
-  auto stream = ConnectTo(*serving, *listener, client);
+  auto listener = MustListen<TestType>(*serving, host.acceptor());
+  auto stream = ConnectTo<TestType>(*serving, *listener, client);
   host.Wait(0);
   serving.reset();
   CHECK(client->Orderly());

@@ -38,8 +38,20 @@ TEST_CASE("a payload in pieces copies out whole", "[protocol]") {
   PayloadIn payload(pieces);
   REQUIRE(payload.size() == 5);
   std::array<std::byte, 5> out{};
-  payload.CopyTo(out);
+  CHECK(payload.CopyTo(out));
   CHECK(out == std::array{std::byte{1}, std::byte{2}, std::byte{3}, std::byte{4}, std::byte{5}});
+}
+
+TEST_CASE("a payload that its sender took back while it was read does not count", "[protocol]") {
+  std::array<std::byte, 3> bytes{};
+  std::array<std::span<const std::byte>, 1> pieces{bytes};
+  std::atomic<std::uint32_t> revoked{0};
+  PayloadIn payload(pieces, &revoked);
+  std::array<std::byte, 3> out{};
+  CHECK(payload.CopyTo(out));
+  revoked = 1;
+  CHECK_FALSE(payload.CopyTo(out));
+  CHECK_FALSE(payload.Whole());
 }
 
 }  // namespace

@@ -106,7 +106,7 @@ class Conversation {
   // A whole Stage with its write. False when nothing was to be written.
   bool Put(std::uint64_t session, Stage stage, std::size_t bytes = 256) {
     auto write = Begin(session, std::move(stage), bytes);
-    if (write) Take(server.EndStage(*write, now));
+    if (write) Take(server.EndStage(*write, true, now));
     return write.has_value();
   }
   std::optional<StageWrite> Begin(std::uint64_t session, Stage stage, std::size_t bytes = 256) {

@@ -202,7 +202,7 @@ TEST_CASE("a fenced worker's complete update stays, an incomplete one is void, a
   auto write = c.Begin(11, {.update = Update(11, 1), .bucket = 0});
   c.Chief(Members{MembershipEpoch(3), false, {}, {Incarnation(10), Incarnation(11)}});
   CHECK(c.ToChief<MembersAck>().back().epoch == MembershipEpoch(3));
-  c.Take(c.server.EndStage(*write, c.now));
+  c.Take(c.server.EndStage(*write, true, c.now));
   c.Chief(Seal{SetNumber(1), 0, {Update(10, 1), Update(11, 1)}});
   CHECK(c.ToChief<Sealed>().empty());
   c.Chief(Drop{{Update(11, 1)}});
@@ -411,7 +411,7 @@ TEST_CASE("a new generation voids stages, pulls and decisions, and members survi
   CHECK(c.ToChief<Configured>()[0].version == At(0, 2));
   CHECK(c.ToChief<Configured>()[0].owned_floats == 64);
   CHECK(c.Refused(11) == RefuseReason::kStaleGeneration);
-  c.Take(c.server.EndStage(*write, c.now));  // of the former memory
+  c.Take(c.server.EndStage(*write, true, c.now));  // of the former memory
   c.Close(11, Update(11, 1));
   CHECK(c.ToChief<Staged>().empty());
   c.Chief(Seal{SetNumber(1), 0, {Update(10, 1)}});

@@ -31,13 +31,28 @@ TEST_CASE("duplicates of a bucket are taken once, while it is written and afterw
   auto write = c.Begin(10, stage);
   REQUIRE(write);
   CHECK_FALSE(c.Begin(10, stage));
-  c.Take(c.server.EndStage(*write, c.now));
+  c.Take(c.server.EndStage(*write, true, c.now));
   CHECK_FALSE(c.Begin(10, stage));
   c.Close(10, Update(10, 1));
   c.Close(10, Update(10, 1));
   CHECK(c.ToChief<Staged>().size() == 1);
   CHECK(c.ToWorker<StageAck>(10).size() == 2);
   CHECK_FALSE(c.Begin(10, stage));
+}
+
+TEST_CASE("a bucket whose bytes did not come is missing as before", "[ps]") {
+  Conversation c;
+  c.SetUp();
+  const Stage stage{.update = Update(10, 1), .bucket = 0};
+  auto write = c.Begin(10, stage);
+  REQUIRE(write);
+  c.Close(10, Update(10, 1));
+  c.Take(c.server.EndStage(*write, false, c.now));
+  CHECK(c.ToChief<Staged>().empty());
+  c.Close(10, Update(10, 1));
+  CHECK(c.ToWorker<StageAck>(10).back().missing == std::vector<std::int32_t>{0});
+  CHECK(c.Put(10, stage));
+  CHECK(c.ToChief<Staged>().size() == 1);
 }
 
 TEST_CASE("a write that ends after its update was dropped does not count for the next", "[ps]") {
@@ -48,7 +63,7 @@ TEST_CASE("a write that ends after its update was dropped does not count for the
   c.Chief(Drop{{Update(10, 1)}});
   CHECK_FALSE(c.Put(10, {.update = Update(10, 2), .bucket = 0}));  // the slot is still being written
   CHECK(c.Refused(10) == RefuseReason::kRetry);
-  c.Take(c.server.EndStage(*write, c.now));
+  c.Take(c.server.EndStage(*write, true, c.now));
   c.Close(10, Update(10, 2));
   CHECK(c.ToChief<Staged>().empty());
   CHECK(c.Put(10, {.update = Update(10, 2), .bucket = 0}));

@@ -33,7 +33,7 @@ class Inbox final : public StreamHandler {
  public:
   void OnMessage(Stream& stream, Message message, const PayloadIn& payload) override {
     std::vector<float> floats(payload.size() / sizeof(float));
-    payload.CopyTo(std::as_writable_bytes(std::span(floats)));
+    if (!payload.CopyTo(std::as_writable_bytes(std::span(floats)))) return;
     MutexLock lock(mutex_);
     received_.push_back({std::move(message), std::move(floats)});
     changed_.NotifyAll();

@@ -25,7 +25,7 @@ void SetDeadline(grpc::ClientContext& context) {
 TEST_CASE("a generated client stages a payload and reads the answer", "[transport]") {
   Host host([](Stream& stream, std::uint64_t, const PayloadIn& payload) {
     Message answer{{.job_id = "job"}, StageAck{.update = {Term(1), Incarnation(2), 3}, .missing = {4, 5}}};
-    auto copy = std::make_shared<std::vector<std::byte>>(BytesOf(payload));
+    auto copy = std::make_shared<std::vector<std::byte>>(BytesOf(payload).value());
     std::span<const std::byte> view(*copy);
     (void)stream.Send(std::move(answer), {view, std::move(copy)});
   });
