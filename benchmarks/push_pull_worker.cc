@@ -68,7 +68,8 @@ class Worker {
     return absl::OkStatus();
   }
 
-  absl::Status Check() const { return job_.Check(parameters_.floats(), commit_); }
+  // Nothing has been pulled before the first commit.
+  absl::Status Check() const { return commit_ == 0 ? absl::OkStatus() : job_.Check(parameters_.floats(), commit_); }
 
  private:
   struct Link {
