@@ -51,8 +51,8 @@ int Bench(const Options& options) {
 void AddBenchCommand(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("bench", "Lists the benchmarks that were built, or runs one");
-  command->add_option("name", options->name, "The benchmark to run; without it all are listed");
-  command->add_option("arguments", options->arguments, "What to tell it, after --");
+  command->add_option("name", options->name, "The benchmark to run (push-pull, rpc, ...); without it all are listed");
+  command->add_option("arguments", options->arguments, "What to tell it, after -- (bench push-pull -- --help)");
   command->callback([&chosen, options] { chosen = [options] { return Bench(*options); }; });
 }
 
