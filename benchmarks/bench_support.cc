@@ -151,13 +151,15 @@ std::string Describe(const std::string& option, const Options& o) {
 }  // namespace
 
 const std::vector<std::string>& BenchTransports() {
-  static const std::vector<std::string> names{"grpc"};
+  static const std::vector<std::string> names{"grpc", "shm"};
   return names;
 }
 
 std::unique_ptr<Transport> MakeBenchTransport(const std::string& name) {
-  EK_CHECK_MSG(name == "grpc", name);
-  return MakeGrpcTransport(GrpcOptions{});
+  EK_CHECK_MSG(name == "grpc" || name == "shm", name);
+  TransportOptions options;
+  options.data_paths = {name == "grpc" ? DataPath::kGrpc : DataPath::kShm};
+  return MakeTransport(options);
 }
 
 absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments, const std::vector<std::string>& allowed,

@@ -22,7 +22,7 @@ std::unique_ptr<Transport> MakeBenchTransport(const std::string& name);
 
 struct Options {
   std::vector<std::int64_t> sizes{4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20};
-  std::vector<std::string> transports{"grpc"};
+  std::vector<std::string> transports = BenchTransports();
   std::vector<std::string> operations;
   int workers = 1;
   int servers = 1;

@@ -33,6 +33,9 @@ class NotedStream final : public Stream {
 class NotedHandler final : public StreamHandler {
  public:
   NotedHandler(std::shared_ptr<StreamHandler> handler, HopBoard& board) : handler_(std::move(handler)), board_(board) {}
+  std::span<std::byte> Destination(Stream& stream, const Message& message, std::size_t payload_bytes) override {
+    return handler_->Destination(stream, message, payload_bytes);
+  }
   void OnMessage(Stream& stream, Message message, const PayloadIn& payload) override {
     if (std::holds_alternative<Pull>(message.body)) board_.Pass(Station::kPullIn);
     const bool stage = std::holds_alternative<Stage>(message.body);

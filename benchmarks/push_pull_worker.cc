@@ -22,7 +22,7 @@ class Worker {
     std::unique_ptr<Worker> worker(new Worker(job, index, std::move(layout)));
     const auto bytes = static_cast<std::size_t>(worker->layout_.total_floats()) * sizeof(float);
     EK_ASSIGN_OR_RETURN(worker->parameters_, Arena::Allocate(bytes));
-    EK_ASSIGN_OR_RETURN(Arena gradients, Arena::Allocate(bytes));
+    EK_ASSIGN_OR_RETURN(Arena gradients, Arena::Allocate(bytes, MemoryKind::kShared));
     worker->gradients_ = std::make_shared<const Arena>(std::move(gradients));
     job.FillGradients(index, worker->gradients_->floats());
     return worker;
@@ -78,7 +78,7 @@ class Worker {
   struct Handler final : StreamHandler {
     Handler(Worker& w, std::size_t s) : worker(w), server(s) {}
     // Where a transport may put a stripe right away.
-    std::span<std::byte> Destination(Stream&, const Message& message, std::size_t payload_bytes) {
+    std::span<std::byte> Destination(Stream&, const Message& message, std::size_t payload_bytes) override {
       const auto* data = std::get_if<PullData>(&message.body);
       if (data == nullptr) return {};
       const std::span<float> stripe = worker.StripeOf(worker.parameters_, data->bucket, server);
@@ -154,7 +154,9 @@ class Worker {
       if (stripe.size_bytes() != payload.size()) {
         return Fail(absl::InternalError(absl::StrCat("bucket ", data.bucket, " came with ", payload.size(), " bytes")));
       }
-      if (!stripe.empty()) payload.CopyTo(std::as_writable_bytes(stripe));
+      if (!stripe.empty() && !payload.CopyTo(std::as_writable_bytes(stripe))) {
+        Fail(absl::UnavailableError("the server took a stripe back"));
+      }
       return;
     }
     if (board != nullptr) board->Pass(Station::kMarkerIn);

@@ -38,11 +38,11 @@ std::int64_t MessagesOf(const std::string& operation, std::int64_t size) {
 class Answerer final : public StreamHandler {
  public:
   Answerer(std::shared_ptr<Stream> stream, std::span<std::byte> memory) : stream_(std::move(stream)), memory_(memory) {}
-  std::span<std::byte> Destination(Stream&, const Message&, std::size_t payload_bytes) {
+  std::span<std::byte> Destination(Stream&, const Message&, std::size_t payload_bytes) override {
     return payload_bytes <= memory_.size() ? memory_.first(payload_bytes) : std::span<std::byte>();
   }
   void OnMessage(Stream&, Message message, const PayloadIn& payload) override {
-    if (payload.size() <= memory_.size()) payload.CopyTo(memory_.first(payload.size()));
+    if (payload.size() > memory_.size() || !payload.CopyTo(memory_.first(payload.size()))) return;
     const auto* stage = std::get_if<Stage>(&message.body);
     if (stage == nullptr || !stage->closing) return;
     (void)stream_->Send(Message{message.envelope, StageAck{.update = stage->update, .complete = true}});
@@ -101,7 +101,7 @@ class Caller final : public StreamHandler {
 
 absl::Status Call(const std::string& name, const std::string& address, std::int64_t size, Duration timeout,
                   Line& line) {
-  EK_ASSIGN_OR_RETURN(Arena arena, Arena::Allocate(static_cast<std::size_t>(size)));
+  EK_ASSIGN_OR_RETURN(Arena arena, Arena::Allocate(static_cast<std::size_t>(size), MemoryKind::kShared));
   const auto memory = std::make_shared<const Arena>(std::move(arena));
   const auto caller = std::make_shared<Caller>();
   const std::unique_ptr<Transport> transport = MakeBenchTransport(name);
