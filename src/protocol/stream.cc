@@ -13,7 +13,7 @@ void PayloadIn::CopyTo(std::span<std::byte> out) const {
   std::size_t at = 0;
   for (const auto& piece : pieces_) {
     if (piece.empty()) continue;
-    std::memcpy(out.data() + at, piece.data(), piece.size());
+    if (piece.data() != out.data() + at) std::memcpy(out.data() + at, piece.data(), piece.size());
     at += piece.size();
   }
 }

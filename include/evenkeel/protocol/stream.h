@@ -35,7 +35,8 @@ class PayloadIn {
   }
   std::size_t size() const { return size_; }
   std::span<const std::span<const std::byte>> pieces() const { return pieces_; }
-  // Requires out.size() == size().
+  // Requires out.size() == size(). Bytes that already lie where they belong (StreamHandler::Destination) stay; else
+  // `out` overlaps none of the pieces.
   void CopyTo(std::span<std::byte> out) const;
 
  private:
@@ -57,6 +58,14 @@ class Stream {
 class StreamHandler {
  public:
   virtual ~StreamHandler() = default;
+  // Where the payload of a message that is about to arrive should lie. A transport that can reads it straight into
+  // there, and OnMessage's payload is then that memory; one that cannot does not ask. Empty: nowhere in particular.
+  // Size otherwise
+  // == payload_bytes. If the stream breaks before OnMessage, only OnClosed follows.
+  virtual std::span<std::byte> Destination(Stream& stream, const Message& message, std::size_t payload_bytes) {
+    (void)stream, (void)message, (void)payload_bytes;
+    return {};
+  }
   virtual void OnMessage(Stream& stream, Message message, const PayloadIn& payload) = 0;
   // Exactly once, after the last OnMessage. Ok: the peer closed in good order.
   virtual void OnClosed(Stream& stream, const absl::Status& status) = 0;

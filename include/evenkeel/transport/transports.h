@@ -19,6 +19,17 @@ struct GrpcOptions {
   // After Close(), so long for queued messages to go out and the peer to end its side; then the stream is cut.
   Duration close_timeout = std::chrono::seconds(5);
 };
+
+// Of streams on sockets of their own, with nothing of gRPC's in between (for trusted networks).
+struct TcpOptions {
+  std::int64_t max_message_bytes = 64 << 20;
+  std::int64_t max_queued_bytes = 1 << 30;  // a stream's send queue
+  // A connection whose peer acknowledges nothing for twice so long is broken.
+  Duration keepalive = std::chrono::seconds(10);
+  Duration close_timeout = std::chrono::seconds(5);  // as GrpcOptions'
+  // So long a stream that waits for a message polls its socket before it sleeps: waking up costs more than that.
+  Duration spin = std::chrono::microseconds(30);
+};
 // gRPC, insecure channels, each made in one place. proto/evenkeel.proto is the contract. Connect fails at once when the
 // address does not answer. Streams that end by a broken connection or a vanished peer close with kUnavailable.
 std::unique_ptr<Transport> MakeGrpcTransport(const GrpcOptions& options);
