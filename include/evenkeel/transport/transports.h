@@ -24,9 +24,10 @@ struct GrpcOptions {
 struct TcpOptions {
   std::int64_t max_message_bytes = 64 << 20;
   std::int64_t max_queued_bytes = 1 << 30;  // a stream's send queue
-  // A connection whose peer acknowledges nothing for twice so long is broken.
+  // A connection whose peer acknowledges nothing, or makes no room for what is queued, for twice so long is broken.
   Duration keepalive = std::chrono::seconds(10);
   Duration close_timeout = std::chrono::seconds(5);  // as GrpcOptions'
+  Duration hello_timeout = std::chrono::seconds(5);  // a stranger's connection is closed that shows no token so soon
   // So long a stream that waits for a message polls its socket before it sleeps: waking up costs more than that.
   Duration spin = std::chrono::microseconds(30);
 };

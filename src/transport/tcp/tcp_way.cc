@@ -22,8 +22,6 @@ namespace {
 
 constexpr std::size_t kOffersMax = 256;
 constexpr Duration kOfferLife = std::chrono::seconds(10);
-// A connection must have presented its token so soon.
-constexpr Duration kHelloTime = std::chrono::seconds(5);
 // Connections that have not; beyond them the oldest goes: a peer says hello in its first packet, only strangers stay.
 constexpr std::size_t kGuestsMax = 64;
 // So long no connection is accepted after the process ran out of descriptors.
@@ -157,7 +155,7 @@ void TcpDoor::AcceptFrom(int listening_fd) {
   }
   TuneSocket(fd.get(), options_);
   if (guests_.size() >= kGuestsMax) guests_.pop_front();
-  guests_.push_back({.fd = std::move(fd), .until = Clock::Real().Now() + kHelloTime});
+  guests_.push_back({.fd = std::move(fd), .until = Clock::Real().Now() + options_.hello_timeout});
 }
 
 TcpDoor::Verdict TcpDoor::Hear(Guest& guest) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "conformance/transport/recorder.h"
+#include "conformance/transport/side_transport.h"
 #include "evenkeel/transport/transports.h"
 
 namespace evenkeel {
@@ -23,11 +24,19 @@ struct Inproc {
   }
 };
 
+struct Tcp {
+  static std::unique_ptr<Transport> Make(std::int64_t max_queued_bytes = 1 << 30) {
+    TcpOptions options;
+    options.max_queued_bytes = max_queued_bytes;
+    return std::make_unique<SideTransport>(MakeTcpWay(options));
+  }
+};
+
 #ifdef __SANITIZE_THREAD__
 // The packaged gRPC is not instrumented.
-#define TRANSPORT_TEST(name) TEMPLATE_TEST_CASE(name, "[transport]", Inproc)
+#define TRANSPORT_TEST(name) TEMPLATE_TEST_CASE(name, "[transport]", Inproc, Tcp)
 #else
-#define TRANSPORT_TEST(name) TEMPLATE_TEST_CASE(name, "[transport]", Grpc, Inproc)
+#define TRANSPORT_TEST(name) TEMPLATE_TEST_CASE(name, "[transport]", Grpc, Inproc, Tcp)
 #endif
 
 std::unique_ptr<Listener> MustListen(Transport& transport, Acceptor acceptor) {
