@@ -15,11 +15,18 @@
 namespace evenkeel {
 namespace {
 
+// Only where a test is about the closing's bound does it come into play.
+TcpOptions Patient() {
+  TcpOptions options;
+  options.close_timeout = kPatience;
+  return options;
+}
+
 TimePoint Soon() { return Clock::Real().Now() + kPatience; }
 
 // A way with one door open.
 struct Serving {
-  explicit Serving(const TcpOptions& options = {}, const std::string& address = "127.0.0.1",
+  explicit Serving(const TcpOptions& options = Patient(), const std::string& address = "127.0.0.1",
                    Recorder::Reaction reaction = nullptr)
       : host(std::move(reaction)), way(MakeTcpWay(options)) {
     auto opened = way->Open(address, host.acceptor());
@@ -109,7 +116,7 @@ class Placed final : public StreamHandler {
 TEST_CASE("payloads arrive where the handler wants them", "[transport][fast]") {
   const std::vector<std::size_t> sizes = {1, 4096, 16300, 16384, 100000, 8 << 20, 5, 0, 3 << 20, 20000, 7, 2 << 20};
   auto placed = std::make_shared<Placed>();
-  auto way = MakeTcpWay({});
+  auto way = MakeTcpWay(Patient());
   auto door = way->Open("127.0.0.1", [&](std::shared_ptr<Stream>) { return placed; });
   REQUIRE(door.ok());
   auto client = std::make_shared<Recorder>();
@@ -136,7 +143,7 @@ TEST_CASE("a door can be opened on names, both families and all addresses", "[tr
     CAPTURE(opened, reached);
     auto can = ListenOnHost(std::string(reached) == "::1" ? "::1" : "127.0.0.1");
     if (!can.ok()) continue;  // a machine without IPv6
-    Serving serving({}, opened);
+    Serving serving(Patient(), opened);
     auto client = std::make_shared<Recorder>();
     auto stream = serving.Connect(client, reached);
     REQUIRE(stream->Send(Numbered(1)).ok());
