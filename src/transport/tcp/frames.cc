@@ -1,5 +1,6 @@
 #include "transport/tcp/frames.h"
 
+#include <sched.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -129,6 +130,7 @@ absl::Status FrameReader::Fill(std::size_t bytes) {
       TimePoint now = Clock::Real().Now();
       if (until == kNever) until = now + spin_;
       if (now >= until) flags = 0;
+      sched_yield();  // the peer may be waiting for this core
     } else if (count == 0 || errno != EINTR) {
       return Broken(count);
     }
