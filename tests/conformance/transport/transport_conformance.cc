@@ -28,7 +28,7 @@ struct Tcp {
   static std::unique_ptr<Transport> Make(std::int64_t max_queued_bytes = 1 << 30) {
     TcpOptions options;
     options.max_queued_bytes = max_queued_bytes;
-    options.close_timeout = kPatience;
+    options.close_timeout = options.keepalive = kPatience;
     return std::make_unique<SideTransport>(MakeTcpWay(options));
   }
 };

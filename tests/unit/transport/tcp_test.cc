@@ -15,10 +15,10 @@
 namespace evenkeel {
 namespace {
 
-// Only where a test is about the closing's bound does it come into play.
+// The bounds come into play only where a test is about them, however slow the machine.
 TcpOptions Patient() {
   TcpOptions options;
-  options.close_timeout = kPatience;
+  options.close_timeout = options.keepalive = kPatience;
   return options;
 }
 
@@ -231,7 +231,7 @@ TEST_CASE("strangers in numbers do not keep a peer out", "[transport][fast]") {
 }
 
 TEST_CASE("a peer's broken frames end its stream and no other", "[transport][fast]") {
-  TcpOptions options;
+  TcpOptions options = Patient();
   options.max_message_bytes = 1 << 20;
   Serving serving(options);
   auto bystander = std::make_shared<Recorder>();
@@ -291,8 +291,9 @@ TEST_CASE("a goodbye is answered after what is queued", "[transport][fast]") {
   constexpr std::size_t kPayload = 3 << 20;
   constexpr int kCount = 5;  // more than a socket holds
   std::size_t expected = kFramePrefixBytes;
+  const PayloadOut payload = MakePayload(kPayload, 1);
   for (int i = 0; i < kCount; ++i) {
-    REQUIRE(stream->Send(Numbered(1), MakePayload(kPayload, 1)).ok());
+    REQUIRE(stream->Send(Numbered(1), payload).ok());
     expected += OutFrame(EncodeHeader(Numbered(1)), {}).size() + kPayload;
   }
   OutFrame goodbye = OutFrame::Goodbye();
@@ -305,14 +306,15 @@ TEST_CASE("a goodbye is answered after what is queued", "[transport][fast]") {
 }
 
 TEST_CASE("closing towards a peer that reads nothing or never says goodbye is bounded", "[transport][fast]") {
-  TcpOptions options;
+  TcpOptions options = Patient();
   options.close_timeout = Milliseconds(200);
   Serving serving(options);
   for (int messages : {0, 60}) {
     CAPTURE(messages);
     Fd peer = RawPeer(serving);
     auto [stream, recorder] = serving.host.Wait(messages == 0 ? 0 : 1);
-    for (int i = 0; i < messages; ++i) REQUIRE(stream->Send(Numbered(1), MakePayload(1 << 20, 1)).ok());
+    const PayloadOut payload = MakePayload(1 << 20, 1);
+    for (int i = 0; i < messages; ++i) REQUIRE(stream->Send(Numbered(1), payload).ok());
     stream->Close();
     CHECK(recorder->WaitForClosed().code() == absl::StatusCode::kUnavailable);
     CHECK(recorder->Orderly());
@@ -323,14 +325,15 @@ TEST_CASE("shutting down does not wait longer for such a peer than it is told", 
   Serving serving;
   Fd peer = RawPeer(serving);
   auto [stream, recorder] = serving.host.Wait(0);
-  for (int i = 0; i < 60; ++i) REQUIRE(stream->Send(Numbered(1), MakePayload(1 << 20, 1)).ok());
+  const PayloadOut payload = MakePayload(1 << 20, 1);
+  for (int i = 0; i < 60; ++i) REQUIRE(stream->Send(Numbered(1), payload).ok());
   serving.door->Shutdown(Milliseconds(50));
   CHECK(recorder->Orderly());
   CHECK(recorder->WaitForClosed().code() == absl::StatusCode::kUnavailable);
 }
 
 TEST_CASE("a message beyond the limit is refused and ends the stream", "[transport][fast]") {
-  TcpOptions options;
+  TcpOptions options = Patient();
   options.max_message_bytes = 1 << 20;
   Serving serving(options);
   auto client = std::make_shared<Recorder>();
