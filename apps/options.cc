@@ -35,19 +35,19 @@ void AddDataOption(CLI::App& app, std::string& data) {
 void AddDataPathOption(CLI::App& app, std::vector<std::string>& data_paths) {
   app.add_option("--data-path", data_paths,
                  "The ways of the data between workers and servers, the first that both ends have is taken: shm (shared "
-                 "memory, on one machine), grpc")
+                 "memory, on one machine), tcp (connections of their own, for trusted networks), grpc")
       ->type_name("WAY,...")
       ->delimiter(',')
       ->envname("EVENKEEL_DATA_PATH")
       ->capture_default_str()
-      ->check(CLI::IsMember({"shm", "grpc"}));
+      ->check(CLI::IsMember({"shm", "tcp", "grpc"}));
 }
 
 TransportOptions ToTransportOptions(const std::vector<std::string>& data_paths) {
   TransportOptions options;
   options.data_paths.clear();
   for (const std::string& path : data_paths) {
-    options.data_paths.push_back(path == "shm" ? DataPath::kShm : DataPath::kGrpc);
+    options.data_paths.push_back(path == "shm" ? DataPath::kShm : path == "tcp" ? DataPath::kTcp : DataPath::kGrpc);
   }
   return options;
 }

@@ -22,7 +22,7 @@ struct RoleOptions {
   bool train = false;                 // chief
   bool evaluator = false;             // chief: one is expected
   std::string notice_file;            // worker
-  std::vector<std::string> data_paths{"shm", "grpc"};  // worker, ps
+  std::vector<std::string> data_paths{"shm", "tcp", "grpc"};  // worker, ps
   double chief_timeout_seconds = 60;  // worker: for the experiment
 };
 

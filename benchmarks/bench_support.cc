@@ -151,14 +151,13 @@ std::string Describe(const std::string& option, const Options& o) {
 }  // namespace
 
 const std::vector<std::string>& BenchTransports() {
-  static const std::vector<std::string> names{"grpc", "shm"};
+  static const std::vector<std::string> names{"grpc", "tcp", "shm"};
   return names;
 }
 
 std::unique_ptr<Transport> MakeBenchTransport(const std::string& name) {
-  EK_CHECK_MSG(name == "grpc" || name == "shm", name);
   TransportOptions options;
-  options.data_paths = {name == "grpc" ? DataPath::kGrpc : DataPath::kShm};
+  options.data_paths = {name == "grpc" ? DataPath::kGrpc : name == "tcp" ? DataPath::kTcp : DataPath::kShm};
   return MakeTransport(options);
 }
 

@@ -38,5 +38,6 @@ class SideWay {
 };
 
 std::unique_ptr<SideWay> MakeShmWay(const ShmOptions& options);
+std::unique_ptr<SideWay> MakeTcpWay(const TcpOptions& options);
 
 }  // namespace evenkeel

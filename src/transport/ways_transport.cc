@@ -297,6 +297,9 @@ std::unique_ptr<Transport> MakeTransport(const TransportOptions& options) {
       case DataPath::kGrpc:
         by_grpc = true;
         break;
+      case DataPath::kTcp:
+        ways.push_back(MakeTcpWay(options.tcp));
+        break;
       case DataPath::kShm:
         ways.push_back(MakeShmWay(options.shm));
         break;

@@ -20,6 +20,19 @@ struct GrpcOptions {
   // After Close(), so long for queued messages to go out and the peer to end its side; then the stream is cut.
   Duration close_timeout = std::chrono::seconds(5);
 };
+
+// Of streams on sockets of their own, with nothing of gRPC's in between (for trusted networks).
+struct TcpOptions {
+  std::int64_t max_message_bytes = 64 << 20;
+  std::int64_t max_queued_bytes = 1 << 30;  // a stream's send queue
+  // A connection whose peer acknowledges nothing, or makes no room for what is queued, for twice so long is broken.
+  Duration keepalive = std::chrono::seconds(10);
+  Duration close_timeout = std::chrono::seconds(5);  // as GrpcOptions'
+  Duration hello_timeout = std::chrono::seconds(5);  // a stranger's connection is closed that shows no token so soon
+  // So long a stream that waits for a message polls its socket before it sleeps. It saves a wake-up where cores are idle,
+  // and costs several where peers share one: off unless the machine has cores to spare.
+  Duration spin = Duration::zero();
+};
 // gRPC, insecure channels, each made in one place. proto/evenkeel.proto is the contract. Connect fails at once when the
 // address does not answer. Streams that end by a broken connection or a vanished peer close with kUnavailable.
 std::unique_ptr<Transport> MakeGrpcTransport(const GrpcOptions& options);
@@ -34,14 +47,15 @@ struct ShmOptions {
 };
 
 // The ways of the data between workers and servers.
-enum class DataPath : std::uint8_t { kGrpc, kShm };
+enum class DataPath : std::uint8_t { kGrpc, kTcp, kShm };
 
 struct TransportOptions {
   GrpcOptions grpc;
+  TcpOptions tcp;
   ShmOptions shm;
   // In order of preference, for streams of Service::kParameterServer; chosen for each from what its two ends have.
   // Where kGrpc is missing, ends that have nothing in common do not connect.
-  std::vector<DataPath> data_paths = {DataPath::kShm, DataPath::kGrpc};
+  std::vector<DataPath> data_paths = {DataPath::kShm, DataPath::kTcp, DataPath::kGrpc};
 };
 // gRPC for all conversations with the chief, and to agree on a faster way for the data.
 std::unique_ptr<Transport> MakeTransport(const TransportOptions& options);

@@ -26,21 +26,24 @@ struct Inproc {
 };
 
 // Between workers and servers only; gRPC opens it.
-struct Shm {
+template <DataPath path>
+struct Side {
   static constexpr Service kService = Service::kParameterServer;
   static std::unique_ptr<Transport> Make(std::int64_t max_queued_bytes = 1 << 30) {
     TransportOptions options;
-    options.grpc.max_queued_bytes = options.shm.max_queued_bytes = max_queued_bytes;
-    options.data_paths = {DataPath::kShm};
+    options.grpc.max_queued_bytes = options.tcp.max_queued_bytes = options.shm.max_queued_bytes = max_queued_bytes;
+    options.data_paths = {path};
     return MakeTransport(options);
   }
 };
+using Tcp = Side<DataPath::kTcp>;
+using Shm = Side<DataPath::kShm>;
 
 #ifdef __SANITIZE_THREAD__
 // The packaged gRPC is not instrumented.
 #define TRANSPORT_TEST(name) TEMPLATE_TEST_CASE(name, "[transport]", Inproc)
 #else
-#define TRANSPORT_TEST(name) TEMPLATE_TEST_CASE(name, "[transport]", Grpc, Inproc, Shm)
+#define TRANSPORT_TEST(name) TEMPLATE_TEST_CASE(name, "[transport]", Grpc, Inproc, Tcp, Shm)
 #endif
 
 template <class Kind>
