@@ -49,7 +49,7 @@ def wait_for_checkpoint(chief, generation, commit):
 
 def test_an_unlisted_worker_joins(job):
     cluster, arguments, all_roles = start_all(job, 100000, "--set", "train.max_commits=4000")
-    all_roles["worker:0"].wait_for("admitted")
+    all_roles["worker:0"].wait_for("admitted with rank")
     extra = job.start("extra", ["evenkeel-worker", "--chief", cluster["cluster"]["chief"][0], "--experiment",
                                 job.experiment, *arguments])
     for process in [extra, *all_roles.values()]:
@@ -107,7 +107,7 @@ def test_a_killed_chief_is_started_again_and_the_job_goes_on(job):
 
 def test_sigterm_to_the_chief_stops_all_in_good_order(job):
     _, _, all_roles = start_all(job, 100000)
-    all_roles["worker:0"].wait_for("admitted")
+    all_roles["worker:0"].wait_for("admitted with rank")
     all_roles["chief:0"].popen.send_signal(signal.SIGTERM)
     for process in all_roles.values():
         process.expect(0, 10)
@@ -116,7 +116,7 @@ def test_sigterm_to_the_chief_stops_all_in_good_order(job):
 
 def test_killed_chief_ends_all_within_its_timeout(job):
     _, _, all_roles = start_all(job, 100000)
-    all_roles["worker:0"].wait_for("admitted")
+    all_roles["worker:0"].wait_for("admitted with rank")
     all_roles["chief:0"].popen.kill()
     for name, process in all_roles.items():
         if name != "chief:0":
@@ -126,7 +126,7 @@ def test_killed_chief_ends_all_within_its_timeout(job):
 
 def test_sigterm_to_a_worker_is_an_orderly_leave(job):
     _, _, all_roles = start_all(job, 100000)
-    all_roles["worker:1"].wait_for("admitted")
+    all_roles["worker:1"].wait_for("admitted with rank")
     all_roles["worker:1"].popen.send_signal(signal.SIGTERM)
     all_roles["worker:1"].expect(0, 10)
     all_roles["chief:0"].popen.send_signal(signal.SIGTERM)
@@ -153,7 +153,7 @@ def test_second_signal_ends_a_role_at_once(job):
 
 def test_status_of_a_running_job(job):
     cluster, _, all_roles = start_all(job, 100000)
-    all_roles["worker:1"].wait_for("admitted")
+    all_roles["worker:1"].wait_for("admitted with rank")
     chief = cluster["cluster"]["chief"][0]
     status = job.start("status", ["evenkeel", "status", "--chief", chief])
     status.expect(0)

@@ -77,7 +77,7 @@ def test_modes(job):
 def long_job(job, *arguments):
     run = job.launch("--ps", "2", "--workers", "2", "--set", "train.epochs=100000", *QUICK, *arguments)
     for worker in ["worker-0.log", "worker-1.log"]:
-        job.wait_for_log(worker, "admitted")
+        job.wait_for_log(worker, "admitted with rank")
     return run
 
 
@@ -106,7 +106,7 @@ def test_second_interrupt_kills(job):
 
 def test_killed_worker_does_not_end_the_job(job):
     run = job.launch("--ps", "1", "--workers", "3", "--set", "train.epochs=300", *QUICK)
-    job.wait_for_log("worker-1.log", "admitted")
+    job.wait_for_log("worker-1.log", "admitted with rank")
     os.kill(job.pid_of("worker:1"), signal.SIGKILL)
     run.expect(0)
     check("worker:1 ended with signal 9 (Killed)" in run.output(), run.output())

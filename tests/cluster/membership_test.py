@@ -95,7 +95,7 @@ def test_members_of_two_jobs_whose_chiefs_swap_addresses_are_refused(job):
         job.model_dir = job.path(name)
         jobs[name] = start_all(job, workers=1, ps=1)
     for _, _, running in jobs.values():
-        running["worker:0"].wait_for("admitted")
+        running["worker:0"].wait_for("admitted with rank")
         running["chief:0"].popen.kill()
         running["chief:0"].wait()
     for name, other in [("a", "b"), ("b", "a")]:
@@ -111,14 +111,14 @@ def test_members_of_two_jobs_whose_chiefs_swap_addresses_are_refused(job):
 def test_an_old_worker_of_a_finished_job_is_refused_by_the_next_one(job):
     patience = ["--set", "membership.join_timeout_ms=3000"]  # the next job's worker:1 is never its own
     _, cluster, old = start_all(job, *patience)
-    old["worker:1"].wait_for("admitted")
+    old["worker:1"].wait_for("admitted with rank")
     old["worker:1"].popen.send_signal(signal.SIGSTOP)
     old["chief:0"].wait_for("worker:1 is fenced")
     stop(job, {name: process for name, process in old.items() if name != "worker:1"})
     job.model_dir = job.path("next")
     running = start(job, dict(cluster, model_dir=job.model_dir), ["worker:0", "ps:0", "ps:1", "chief:0"],
                     *patience)
-    running["worker:0"].wait_for("admitted")
+    running["worker:0"].wait_for("admitted with rank")
     old["worker:1"].popen.send_signal(signal.SIGCONT)
     old["worker:1"].expect(3, 30)
     check("the sender belongs to job" in old["worker:1"].output(), old["worker:1"].output())
@@ -131,7 +131,7 @@ def test_an_old_worker_of_a_finished_job_is_refused_by_the_next_one(job):
 
 def test_below_workers_min_the_job_waits_and_a_joiner_with_only_the_chiefs_address_lets_it_go_on(job):
     chief, _, running = start_all(job, "--set", "membership.workers_min=2", workers=3)
-    running["worker:0"].wait_for("admitted")
+    running["worker:0"].wait_for("admitted with rank")
     commits_from_now(job, chief, 10)
     for task in ["worker:1", "worker:2"]:
         running[task].popen.kill()
@@ -148,7 +148,7 @@ def test_below_workers_min_the_job_waits_and_a_joiner_with_only_the_chiefs_addre
 
 def test_of_four_joiners_above_workers_max_one_stands_by_until_a_place_frees(job):
     chief, _, running = start_all(job, "--set", "membership.workers_max=3", workers=1)
-    running["worker:0"].wait_for("admitted")
+    running["worker:0"].wait_for("admitted with rank")
     drain = job.start("drain", ["evenkeel", "drain", "worker:0", "--chief", chief])
     drain.expect(0)
     running.pop("worker:0").expect(0, 20)
@@ -176,7 +176,7 @@ def test_drain_and_notice_file_are_orderly_leaves(job):
     notice = job.path("notice")
     running["spot"] = joiner(job, "spot", chief, "--notice-file", notice)
     for task in ["spot", "worker:0", "worker:1"]:
-        running[task].wait_for("admitted")
+        running[task].wait_for("admitted with rank")
     nobody = job.start("drain", ["evenkeel", "drain", "worker:9", "--chief", chief])
     nobody.expect(2)
     check("worker:0" in nobody.output() and "ps:1" in nobody.output(), nobody.output())
@@ -195,7 +195,7 @@ def test_drain_and_notice_file_are_orderly_leaves(job):
 
 def test_a_server_that_is_taken_for_the_chief_is_named(job):
     _, cluster, processes = start_all(job, workers=1)
-    processes["worker:0"].wait_for("admitted")
+    processes["worker:0"].wait_for("admitted with rank")
     server = cluster["cluster"]["ps"][1]
     commands = [["evenkeel", "status"], ["evenkeel", "drain", "worker:0"], ["evenkeel", "scale", "--ps", "1"],
                 ["evenkeel-worker"]]

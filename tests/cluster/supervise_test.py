@@ -43,7 +43,7 @@ def test_launch_starts_again_what_was_killed(job):
 
 def test_launch_gives_up_when_too_few_workers_are_left(job):
     run = job.launch("--nnodes", "2:2", *ENDLESS, "--max-restarts", "0")
-    job.wait_for_log("worker-1.log", "admitted")
+    job.wait_for_log("worker-1.log", "admitted with rank")
     os.kill(job.pid_of("worker:1"), signal.SIGKILL)
     check(run.wait(30) == 1, run.output())
     check("worker:1 ended with signal 9 (Killed); it is not started again" in run.output(), run.output())
