@@ -1,6 +1,7 @@
 #include "runtime/ps_process.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,9 @@ namespace evenkeel {
 namespace {
 
 constexpr Duration kWaitingLine = std::chrono::seconds(10);  // between two lines that say who is awaited
+
+// Floats of a server's part up to which whoever brings a decision applies it.
+constexpr std::int64_t kSmallFloats = 64 << 10;
 
 class ChiefHandler final : public StreamHandler {
  public:
@@ -34,14 +38,33 @@ class WorkerHandler final : public StreamHandler {
  public:
   WorkerHandler(std::shared_ptr<PsProcess> process, SessionId session)
       : process_(std::move(process)), session_(session) {}
-  void OnMessage(Stream&, Message message, const PayloadIn& payload) override {
-    process_->OnWorkerMessage(session_, message, payload);
+
+  std::span<std::byte> Destination(Stream&, const Message& message, std::size_t payload_bytes) override {
+    if (!std::holds_alternative<Stage>(message.body)) return {};
+    stripe_ = process_->BeginStage(session_, message, payload_bytes);
+    begun_ = true;
+    return stripe_ ? stripe_->Into() : std::span<std::byte>();
   }
-  void OnClosed(Stream&, const absl::Status&) override { process_->OnWorkerClosed(session_); }
+
+  void OnMessage(Stream&, Message message, const PayloadIn& payload) override {
+    if (!std::holds_alternative<Stage>(message.body)) return process_->OnWorkerMessage(session_, message);
+    if (!std::exchange(begun_, false)) stripe_ = process_->BeginStage(session_, message, payload.size());
+    if (stripe_) process_->EndStage(*stripe_, payload.CopyTo(stripe_->Into()));
+    stripe_.reset();
+  }
+
+  void OnClosed(Stream&, const absl::Status&) override {
+    if (stripe_) process_->EndStage(*stripe_, false);
+    stripe_.reset();
+    process_->OnWorkerClosed(session_);
+  }
 
  private:
   const std::shared_ptr<PsProcess> process_;  // a stream's last call may come late
   const SessionId session_;
+  // Between Destination and the message, or the stream's end.
+  bool begun_ = false;
+  std::optional<PsProcess::StripeWrite> stripe_;
 };
 
 std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
@@ -163,6 +186,24 @@ void PsProcess::Do(ps::Finish action) {
 
 void PsProcess::Do(ps::LogLine action) { Log(action.level, action.text); }
 
+// Two wake-ups more would take longer than a small update does.
+void PsProcess::Do(ps::ApplyDecision action) {
+  {
+    MutexLock lock(mutex_);
+    const bool small = shard_ && shard_->floats() <= kSmallFloats;
+    if (!small || working_ || !work_.empty() || stopping_) {
+      work_.emplace_back(std::move(action));
+      work_ready_.NotifyOne();
+      return;
+    }
+    working_ = true;
+  }
+  Run(action);
+  MutexLock lock(mutex_);
+  working_ = false;
+  if (!work_.empty()) work_ready_.NotifyOne();
+}
+
 void PsProcess::Queue(Work work) {
   MutexLock lock(mutex_);
   work_.push_back(std::move(work));
@@ -203,27 +244,28 @@ void PsProcess::OnChiefClosed(std::uint64_t connection, const absl::Status& stat
   chief_closed_.NotifyAll();
 }
 
-void PsProcess::OnWorkerMessage(SessionId session, const Message& message, const PayloadIn& payload) {
-  const auto* stage = std::get_if<Stage>(&message.body);
-  if (stage == nullptr) {
-    Turn([&] {
-      ps::Actions actions = server_.OnWorkerMessage(session, message, clock_.Now());
-      timer_.NotifyAll();  // a held pull has a deadline
-      return actions;
-    });
-    return;
-  }
-  std::optional<ps::StageWrite> write;
-  std::shared_ptr<ps::Shard> shard;
+void PsProcess::OnWorkerMessage(SessionId session, const Message& message) {
   Turn([&] {
-    ps::StageAnswer answer = server_.BeginStage(session, message.envelope, *stage, payload.size(), clock_.Now());
-    write = answer.write;
-    shard = shard_;
+    ps::Actions actions = server_.OnWorkerMessage(session, message, clock_.Now());
+    if (NextWake() < timer_wakes_) timer_.NotifyAll();  // a held pull has a deadline
+    return actions;
+  });
+}
+
+std::optional<PsProcess::StripeWrite> PsProcess::BeginStage(SessionId session, const Message& stage,
+                                                            std::size_t payload_bytes) {
+  std::optional<StripeWrite> stripe;
+  Turn([&] {
+    ps::StageAnswer answer =
+        server_.BeginStage(session, stage.envelope, std::get<Stage>(stage.body), payload_bytes, clock_.Now());
+    if (answer.write) stripe = StripeWrite{*answer.write, shard_};
     return std::move(answer.actions);
   });
-  if (!write) return;
-  const bool whole = payload.CopyTo(std::as_writable_bytes(shard->StageInto(write->slot, write->bucket)));
-  Turn([&] { return server_.EndStage(*write, whole, clock_.Now()); });
+  return stripe;
+}
+
+void PsProcess::EndStage(const StripeWrite& stripe, bool whole) {
+  Turn([&] { return server_.EndStage(stripe.write, whole, clock_.Now()); });
 }
 
 void PsProcess::OnWorkerClosed(SessionId session) {
@@ -352,7 +394,10 @@ absl::Status PsProcess::Run(StopSource& stop) {
     MutexLock lock(mutex_);
     if (result_) break;
     const bool news = stop_requested_ && stop_at_ == kNever;
-    if (!news) timer_.WaitUntil(mutex_, NextWake());
+    if (news) continue;
+    timer_wakes_ = NextWake();
+    timer_.WaitUntil(mutex_, timer_wakes_);
+    timer_wakes_ = TimePoint::min();
   }
   stop.Unsubscribe(subscription);
   Shutdown();

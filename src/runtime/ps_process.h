@@ -34,7 +34,17 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   // From handlers.
   void OnChiefMessage(std::uint64_t connection, const Message& message) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnChiefClosed(std::uint64_t connection, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnWorkerMessage(SessionId session, const Message& message, const PayloadIn& payload) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnWorkerMessage(SessionId session, const Message& message) ABSL_LOCKS_EXCLUDED(mutex_);  // any but Stage
+  // Leave to write a staged stripe, and where.
+  struct StripeWrite {
+    ps::StageWrite write;
+    std::shared_ptr<ps::Shard> shard;  // whose memory it is
+    std::span<std::byte> Into() const { return std::as_writable_bytes(shard->StageInto(write.slot, write.bucket)); }
+  };
+  // nullopt: its bytes are not wanted. Otherwise EndStage follows, once.
+  std::optional<StripeWrite> BeginStage(SessionId session, const Message& stage, std::size_t payload_bytes)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndStage(const StripeWrite& stripe, bool whole) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnWorkerClosed(SessionId session) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -72,6 +82,7 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   void Do(ps::DropPrepared action) ABSL_LOCKS_EXCLUDED(mutex_);
   void Do(ps::AdoptPrepared action) ABSL_LOCKS_EXCLUDED(mutex_);
   void Do(ps::LogLine action);
+  void Do(ps::ApplyDecision action) ABSL_LOCKS_EXCLUDED(mutex_);
   template <class Job>
   void Do(Job action) ABSL_LOCKS_EXCLUDED(mutex_) {
     Queue(std::move(action));
@@ -137,9 +148,11 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   bool stop_requested_ ABSL_GUARDED_BY(mutex_) = false;
   TimePoint stop_at_ ABSL_GUARDED_BY(mutex_) = kNever;
   std::optional<absl::Status> result_ ABSL_GUARDED_BY(mutex_);
+  TimePoint timer_wakes_ ABSL_GUARDED_BY(mutex_) = TimePoint::min();  // min: it is awake
   std::shared_ptr<ps::Shard> shard_ ABSL_GUARDED_BY(mutex_);  // shared with copies and snapshots under way
   std::optional<Preparation> prepared_ ABSL_GUARDED_BY(mutex_);
   std::deque<Work> work_ ABSL_GUARDED_BY(mutex_);           // bounded by what Server lets be undone
+  bool working_ ABSL_GUARDED_BY(mutex_) = false;            // somebody carries such work out
   std::deque<SideWork> side_work_ ABSL_GUARDED_BY(mutex_);  // likewise
 
   std::uint64_t next_session_ ABSL_GUARDED_BY(mutex_) = 1;

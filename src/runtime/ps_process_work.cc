@@ -13,12 +13,15 @@ void PsProcess::ApplyLoop() {
     std::optional<Work> work;
     {
       MutexLock lock(mutex_);
-      while (work_.empty() && !stopping_) work_ready_.Wait(mutex_);
+      while ((work_.empty() || working_) && !stopping_) work_ready_.Wait(mutex_);
       if (stopping_) return;
       work = std::move(work_.front());
       work_.pop_front();
+      working_ = true;
     }
     std::visit([this](const auto& w) { Run(w); }, *work);
+    MutexLock lock(mutex_);
+    working_ = false;
   }
 }
 
