@@ -275,7 +275,8 @@ TEST_CASE("a connection reset while both send ends the stream with kUnavailable"
   Fd peer = RawPeer(serving);
   auto [stream, recorder] = serving.host.Wait(0);
   REQUIRE(SendBy(peer.get(), FrameBytes(1, 1000), Soon()).ok());
-  for (int i = 0; i < 64; ++i) REQUIRE(stream->Send(Numbered(1), MakePayload(1 << 20, 1)).ok());
+  const PayloadOut payload = MakePayload(1 << 20, 1);
+  for (int i = 0; i < 64; ++i) REQUIRE(stream->Send(Numbered(1), payload).ok());
   const linger at_once{.l_onoff = 1, .l_linger = 0};
   REQUIRE(setsockopt(peer.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)) == 0);
   peer = Fd();
