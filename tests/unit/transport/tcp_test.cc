@@ -102,7 +102,7 @@ class Placed final : public StreamHandler {
     const PayloadOut sent = MakePayload(payload.size(), number);
     const bool placed = payload.pieces().size() == 1 && payload.pieces()[0].data() == place_.data();
     if (number % 3 != 2 && payload.size() > 0 && !placed) ++elsewhere_;
-    const std::vector<std::byte> bytes = BytesOf(payload);
+    const std::vector<std::byte> bytes = BytesOf(payload).value();
     if (!std::equal(bytes.begin(), bytes.end(), sent.bytes.begin(), sent.bytes.end())) ++wrong_;
     ++count_;
   }
