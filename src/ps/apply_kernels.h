@@ -1,6 +1,5 @@
-// The arithmetic of an optimizer step on one block of floats. Compiled without contraction into fused multiply-adds, so
-// that a float's bits do not depend on where in a vector it stands; each processor's widest vectors are chosen at run
-// time.
+// The arithmetic of an optimizer step on one block of floats, in one pass over memory. A float's bits do not depend on
+// where in a vector it stands, nor on the instruction set; each processor's widest vectors are chosen at run time.
 //
 // Threading: pure functions. Aliasing: `w_out` may be `w`; otherwise none.
 #pragma once
@@ -33,9 +32,22 @@ void SumSources(std::span<const float* const> sources, std::int64_t begin, std::
 // Sum of squares in double, in a fixed order.
 double SquaredSum(const float* values, std::int64_t count);
 
-// g, the summed gradient, is overwritten. s0 and s1 are the optimizer's slots, nullptr where it has none.
-void OptimizerStep(const StepConstants& step, bool decay, std::int64_t count, float* g, const float* w, float* w_out,
-                   float* s0, float* s1);
+// The summed gradient of a block: first + second, or first alone where there is no second.
+struct GradientSum {
+  const float* first = nullptr;
+  const float* second = nullptr;
+};
+
+// Where a step's result goes. kMemory spares the caches, and the memory's bandwidth the reading of what is overwritten
+// whole; its writer calls FinishSteps before anyone else may read. Bits do not depend on it.
+enum class Destination : std::uint8_t { kCaches, kMemory };
+
+// s0 and s1 are the optimizer's slots, nullptr where it has none.
+void OptimizerStep(const StepConstants& step, bool decay, std::int64_t count, GradientSum g, const float* w,
+                   float* w_out, float* s0, float* s1, Destination destination = Destination::kCaches);
+
+// On the thread that made steps to kMemory, once after the last of them.
+void FinishSteps();
 
 // w_out = momentum * w + (1 - momentum) * mean, mean = sum / samples.
 void StatisticStep(const StepConstants& step, float momentum, std::int64_t count, const float* sum, const float* w,

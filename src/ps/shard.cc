@@ -16,6 +16,8 @@ namespace {
 
 // A block of gradient sums stays in the first-level cache from sum to step.
 constexpr std::int64_t kPieceFloats = 2048;
+// A version of so many floats falls out of the caches before anyone reads it.
+constexpr std::int64_t kPastCachesFloats = 8 << 20;
 
 float InitialSlotValue(const OptimizerSpec& optimizer, std::string_view name) {
   return name == "accumulator" ? optimizer.initial_accumulator : 0.0f;
@@ -26,6 +28,15 @@ std::span<float> Cut(std::span<float> all, std::int64_t begin, std::int64_t coun
 }
 
 }  // namespace
+
+// What all pieces of one Apply share.
+struct Shard::ApplyStep {
+  StepConstants constants;
+  std::span<const float* const> sources;  // local
+  const float* from = nullptr;
+  float* to = nullptr;
+  bool past_caches = false;
+};
 
 Shard::Shard(Place place, ThreadPool& pool) : place_(std::move(place)), pool_(pool) {}
 Shard::~Shard() = default;
@@ -210,22 +221,30 @@ std::vector<BlockNorm> Shard::Norms(std::span<const StageSlot> slots) const {
   return norms;
 }
 
-void Shard::ApplyPiece(const Piece& piece, const StepConstants& step, std::span<const float* const> sources,
-                       const float* from, float* to, std::span<double> squares) {
+// One source, or two whose sum nobody else wants, are read where they lie; of more, all but the last are summed first.
+void Shard::ApplyPiece(const Piece& piece, const ApplyStep& apply, std::span<double> squares) {
   alignas(64) std::array<float, kPieceFloats> sum;
+  const std::span<const float* const> sources = apply.sources;
   const std::int64_t count = piece.end - piece.begin;
-  SumSources(sources, piece.begin, count, sum.data());
-  if (!squares.empty() && !piece.statistic) {
+  const bool measured = !squares.empty() && !piece.statistic;
+  const bool whole_sum = sources.size() > 1 && (measured || piece.statistic);
+  GradientSum gradient = {sources[0] + piece.begin, nullptr};
+  if (whole_sum || sources.size() > 2) {
+    SumSources(sources.first(whole_sum ? sources.size() : sources.size() - 1), piece.begin, count, sum.data());
+    gradient.first = sum.data();
+  }
+  if (!whole_sum && sources.size() > 1) gradient.second = sources.back() + piece.begin;
+  if (measured) {
     for (std::size_t s = 0; s < sources.size(); ++s) squares[s] = SquaredSum(sources[s] + piece.begin, count);
-    squares.back() = SquaredSum(sum.data(), count);
+    squares.back() = whole_sum ? SquaredSum(sum.data(), count) : squares.front();
   }
-  if (piece.statistic) {
-    StatisticStep(step, piece.momentum, count, sum.data(), from + piece.begin, to + piece.begin);
-    return;
-  }
+  const float* from = apply.from + piece.begin;
+  float* to = apply.to + piece.begin;
+  if (piece.statistic) return StatisticStep(apply.constants, piece.momentum, count, gradient.first, from, to);
   std::array<float*, 2> slots{};
   for (std::size_t s = 0; s < optimizer_slots_.size(); ++s) slots[s] = optimizer_slots_[s].data() + piece.begin;
-  OptimizerStep(step, piece.decay, count, sum.data(), from + piece.begin, to + piece.begin, slots[0], slots[1]);
+  OptimizerStep(apply.constants, piece.decay, count, gradient, from, to, slots[0], slots[1],
+                apply.past_caches ? Destination::kMemory : Destination::kCaches);
 }
 
 std::vector<double> Shard::Apply(const Decision& decision, std::span<const StageSlot> slots) {
@@ -235,17 +254,21 @@ std::vector<double> Shard::Apply(const Decision& decision, std::span<const Stage
       for (std::int64_t b = begin; b < end; ++b) snapshot_->CopyStripe(static_cast<size_t>(b));
     });
   }
-  const StepConstants step = StepConstants::For(place_.optimizer, decision.learning_rate, decision.samples,
-                                                decision.clip_scale, decision.version.commit.value());
   const std::vector<const float*> sources = Sources(slots);
   const std::size_t sums = place_.measure_gradients ? sources.size() + 1 : 0;
   squares_.assign(pieces_.size() * sums, 0.0);
   VersionPool::Target target = versions_->BeginWrite();
+  const ApplyStep apply = {.constants = StepConstants::For(place_.optimizer, decision.learning_rate, decision.samples,
+                                                           decision.clip_scale, decision.version.commit.value()),
+                           .sources = sources,
+                           .from = target.from.data(),
+                           .to = target.to.data(),
+                           .past_caches = target.from.data() != target.to.data() && floats_ >= kPastCachesFloats};
   pool_.ParallelFor(static_cast<std::int64_t>(pieces_.size()), 8, [&](std::int64_t begin, std::int64_t end) {
     for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
-      ApplyPiece(pieces_[i], step, sources, target.from.data(), target.to.data(),
-                 std::span(squares_).subspan(i * sums, sums));
+      ApplyPiece(pieces_[i], apply, std::span(squares_).subspan(i * sums, sums));
     }
+    if (apply.past_caches) FinishSteps();
   });
   versions_->Publish(target, decision.version);
   std::vector<double> squared_sums(sums, 0.0);

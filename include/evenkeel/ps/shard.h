@@ -38,7 +38,6 @@ constexpr std::int64_t kNormBlockFloats = 4096;
 
 class VersionPool;
 class SnapshotArena;
-struct StepConstants;
 
 // A published version, unchanged while `owner` is held.
 struct PinnedVersion {
@@ -120,11 +119,12 @@ class Shard {
     std::int64_t count = 0;
   };
 
+  struct ApplyStep;
+
   Shard(Place place, ThreadPool& pool);
   void CutPieces();
   // `squares`: one a source, then that of the sum; empty: not wanted.
-  void ApplyPiece(const Piece& piece, const StepConstants& step, std::span<const float* const> sources,
-                  const float* from, float* to, std::span<double> squares);
+  void ApplyPiece(const Piece& piece, const ApplyStep& apply, std::span<double> squares);
   std::span<float> Staging(StageSlot slot) const ABSL_LOCKS_EXCLUDED(staging_mutex_);
   std::vector<const float*> Sources(std::span<const StageSlot> slots) const;
   absl::StatusOr<std::pair<std::int64_t, std::int64_t>> Locate(std::uint32_t array, std::int64_t begin,

@@ -1,10 +1,13 @@
 // Every optimizer against the same formulas in double, element by element, over twenty steps.
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
+#include <memory>
 #include <vector>
 
 #include "evenkeel/core/random.h"
 #include "ps/apply_kernels.h"
+#include "ps/apply_loops.h"
 
 namespace evenkeel::ps {
 namespace {
@@ -79,7 +82,7 @@ void Compare(const OptimizerSpec& optimizer, bool decay) {
     }
     const StepConstants step =
         StepConstants::For(optimizer, kRate, kSamples, kClipScale, static_cast<std::uint64_t>(t));
-    OptimizerStep(step, decay, kFloats, sum.data(), w.data(), w_next.data(), names.empty() ? nullptr : s0.data(),
+    OptimizerStep(step, decay, kFloats, {sum.data()}, w.data(), w_next.data(), names.empty() ? nullptr : s0.data(),
                   names.size() < 2 ? nullptr : s1.data());
     w.swap(w_next);
   }
@@ -129,13 +132,78 @@ TEST_CASE("a float's bits do not depend on its place in a vector, nor on writing
     for (float& value : w) value = static_cast<float>(rng.NextNormal());
     auto single = [&](int i) {
       float gi = g[i], wi = w[i], ai = a[i], bi = b[i];
-      OptimizerStep(step, true, 1, &gi, &wi, &wi, &ai, &bi);
+      OptimizerStep(step, true, 1, {&gi}, &wi, &wi, &ai, &bi);
       return wi;
     };
     std::vector<float> alone;
     for (int i = 0; i < kCount; ++i) alone.push_back(single(i));
-    OptimizerStep(step, true, kCount, g.data(), w.data(), out.data(), a.data(), b.data());
+    OptimizerStep(step, true, kCount, {g.data()}, w.data(), out.data(), a.data(), b.data());
     CHECK(out == alone);
+  }
+}
+
+TEST_CASE("all instruction sets give the same bits, also past the caches and from a sum in two parts", "[ps]") {
+  std::vector<const ApplyLoops*> tables = {&apply_baseline::kLoops};
+  if (&ChooseApplyLoops() != &apply_baseline::kLoops) tables.push_back(&apply_avx2::kLoops);
+  if (&ChooseApplyLoops() == &apply_avx512::kLoops) tables.push_back(&apply_avx512::kLoops);
+  constexpr std::int64_t kCount = 3 * 1024 + 13;
+  struct Run {
+    alignas(64) float first[kCount], second[kCount], sum[kCount], w[kCount], out[kCount], s0[kCount], s1[kCount];
+  };
+  auto fresh = [] {
+    auto run = std::make_unique<Run>();
+    Rng rng(11);
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      for (float* array : {run->first, run->second, run->w, run->s1}) array[i] = static_cast<float>(rng.NextNormal());
+      run->s0[i] = std::fabs(static_cast<float>(rng.NextNormal()));
+      run->s1[i] = std::fabs(run->s1[i]);
+      run->sum[i] = run->first[i] + run->second[i];
+    }
+    return run;
+  };
+  const StepNumbers numbers = {.scale = 0.125f,
+                               .clip = 0.2f,
+                               .l2 = 0.01f,
+                               .rate = 0.1f,
+                               .keep = 0.99f,
+                               .momentum = 0.9f,
+                               .rho = 0.8f,
+                               .epsilon = 1e-6f,
+                               .beta1 = 0.9f,
+                               .beta2 = 0.99f,
+                               .adam_step = 0.3f,
+                               .adam_root_scale = 1.7f,
+                               .ftrl_l1 = 0.3f,
+                               .ftrl_l2 = 0.1f};
+  using Loop = ApplyLoops::StepLoop ApplyLoops::*;
+  for (Loop loop : {&ApplyLoops::sgd, &ApplyLoops::momentum, &ApplyLoops::nesterov, &ApplyLoops::adagrad,
+                    &ApplyLoops::rmsprop, &ApplyLoops::rmsprop_momentum, &ApplyLoops::adam, &ApplyLoops::ftrl_root}) {
+    const auto wanted = fresh();
+    (tables[0]->*loop)(numbers, {.count = kCount,
+                                 .first = wanted->sum,
+                                 .w = wanted->w,
+                                 .out = wanted->out,
+                                 .s0 = wanted->s0,
+                                 .s1 = wanted->s1});
+    CHECK(std::memcmp(wanted->out, wanted->w, sizeof(wanted->w)) != 0);
+    for (const ApplyLoops* table : tables) {
+      INFO(table->isa);
+      for (bool past_caches : {false, true}) {
+        const auto run = fresh();
+        (table->*loop)(numbers, {.count = kCount,
+                                 .first = run->first,
+                                 .second = run->second,
+                                 .w = run->w,
+                                 .out = run->out,
+                                 .s0 = run->s0,
+                                 .s1 = run->s1,
+                                 .past_caches = past_caches});
+        table->fence();
+        CHECK(std::memcmp(run->out, wanted->out, sizeof(run->out)) == 0);
+        CHECK(std::memcmp(run->s0, wanted->s0, sizeof(run->s0)) == 0);
+        CHECK(std::memcmp(run->s1, wanted->s1, sizeof(run->s1)) == 0);
+      }
+    }
   }
 }
 
@@ -155,7 +223,7 @@ TEST_CASE("clipping by value keeps a NaN", "[ps]") {
   optimizer.clip_value = 1;
   const StepConstants step = StepConstants::For(optimizer, 1, 1, 1, 1);
   float g[3] = {NAN, 5, -5}, w[3] = {0, 0, 0};
-  OptimizerStep(step, false, 3, g, w, w, nullptr, nullptr);
+  OptimizerStep(step, false, 3, {g}, w, w, nullptr, nullptr);
   CHECK(std::isnan(w[0]));
   CHECK(w[1] == -1);
   CHECK(w[2] == 1);
