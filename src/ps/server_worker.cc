@@ -145,13 +145,19 @@ void Server::OnPull(SessionId session, const Envelope& envelope, const Pull& pul
 
 void Server::ServeHeldPulls() {
   if (!configured_) return;
-  held_pulls_.TakeIf([this](SessionId session, const HeldPull& pull) {
-    if (pull.at_least > published_) return false;
+  for (ServePull& pull : TakePullsOf(published_)) actions_.push_back(std::move(pull));
+}
+
+std::vector<ServePull> Server::TakePullsOf(Version version) {
+  std::vector<ServePull> taken;
+  held_pulls_.TakeIf([&](SessionId session, const HeldPull& pull) {
+    if (pull.at_least > version) return false;
     const Worker* worker = Find(sessions_.at(session).incarnation);
     if (worker == nullptr || !worker->live) return false;
-    actions_.push_back(ServePull{session, pull.request});
+    taken.push_back({session, pull.request});
     return true;
   });
+  return taken;
 }
 
 StageAnswer Server::BeginStage(SessionId session, const Envelope& envelope, const Stage& stage,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,8 @@ namespace {
 
 // A block of gradient sums stays in the first-level cache from sum to step.
 constexpr std::int64_t kPieceFloats = 2048;
+// Buckets are handed on in lots of so many pieces (1 MiB): threads are gathered after each lot.
+constexpr std::size_t kPiecesAtOnce = 128;
 // A version of so many floats falls out of the caches before anyone reads it.
 constexpr std::int64_t kPastCachesFloats = 8 << 20;
 
@@ -70,6 +73,7 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(Place place, ThreadPool& po
 void Shard::CutPieces() {
   const ParameterLayout& layout = *place_.layout;
   for (std::size_t b = 0; b < layout.buckets().size(); ++b) {
+    first_piece_.push_back(pieces_.size());
     const Bucket& bucket = layout.buckets()[b];
     const Stripe& stripe = layout.StripeOf(static_cast<int>(b), place_.server);
     for (int t = bucket.first_tensor; t <= bucket.last_tensor && stripe.size() > 0; ++t) {
@@ -90,6 +94,7 @@ void Shard::CutPieces() {
       }
     }
   }
+  first_piece_.push_back(pieces_.size());
 }
 
 void Shard::Initialise(std::uint64_t seed, Version version) {
@@ -247,7 +252,7 @@ void Shard::ApplyPiece(const Piece& piece, const ApplyStep& apply, std::span<dou
                 apply.past_caches ? Destination::kMemory : Destination::kCaches);
 }
 
-std::vector<double> Shard::Apply(const Decision& decision, std::span<const StageSlot> slots) {
+std::vector<double> Shard::Apply(const Decision& decision, std::span<const StageSlot> slots, const BucketReady& ready) {
   EK_CHECK(!slots.empty() && decision.samples > 0);
   if (snapshot_->open()) {
     pool_.ParallelFor(static_cast<std::int64_t>(snapshot_->stripes()), 1, [&](std::int64_t begin, std::int64_t end) {
@@ -264,12 +269,28 @@ std::vector<double> Shard::Apply(const Decision& decision, std::span<const Stage
                            .from = target.from.data(),
                            .to = target.to.data(),
                            .past_caches = target.from.data() != target.to.data() && floats_ >= kPastCachesFloats};
-  pool_.ParallelFor(static_cast<std::int64_t>(pieces_.size()), 8, [&](std::int64_t begin, std::int64_t end) {
-    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
-      ApplyPiece(pieces_[i], apply, std::span(squares_).subspan(i * sums, sums));
+  auto apply_pieces = [&](std::size_t first, std::size_t last) {
+    pool_.ParallelFor(static_cast<std::int64_t>(last - first), 8, [&](std::int64_t begin, std::int64_t end) {
+      for (std::size_t i = first + static_cast<std::size_t>(begin); i < first + static_cast<std::size_t>(end); ++i) {
+        ApplyPiece(pieces_[i], apply, std::span(squares_).subspan(i * sums, sums));
+      }
+      if (apply.past_caches) FinishSteps();
+    });
+  };
+  const std::optional<PinnedVersion> pinned =
+      ready ? versions_->PinTarget(target, decision.version) : std::optional<PinnedVersion>();
+  if (pinned) {
+    // Backward finishes the last layers first, so that their buckets are the first ones.
+    for (std::size_t last = first_piece_.size() - 1; last > 0;) {
+      std::size_t first = last - 1;
+      while (first > 0 && first_piece_[last] - first_piece_[first] < kPiecesAtOnce) --first;
+      apply_pieces(first_piece_[first], first_piece_[last]);
+      for (std::size_t bucket = last; bucket-- > first;) ready(static_cast<int>(bucket), *pinned);
+      last = first;
     }
-    if (apply.past_caches) FinishSteps();
-  });
+  } else {
+    apply_pieces(0, pieces_.size());
+  }
   versions_->Publish(target, decision.version);
   std::vector<double> squared_sums(sums, 0.0);
   for (std::size_t i = 0; i < squares_.size(); ++i) squared_sums[i % sums] += squares_[i];

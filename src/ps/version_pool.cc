@@ -37,13 +37,7 @@ PinnedVersion VersionPool::Newest() {
     index = static_cast<size_t>(current_);
     pinned.version = buffers_[index].version;
     pinned.floats = arenas_[index].floats();
-    if (FreeBuffer() >= 0) {
-      ++buffers_[index].pins;
-      pinned.owner = std::shared_ptr<const void>(
-          pinned.floats.data(),
-          [self = shared_from_this(), i = static_cast<int>(index)](const void*) { self->Unpin(i); });
-      return pinned;
-    }
+    if (FreeBuffer() >= 0) return Pin(current_, pinned.version);
     ++buffers_[index].copies;
   }
   const std::size_t floats = pinned.floats.size();
@@ -55,6 +49,24 @@ PinnedVersion VersionPool::Newest() {
   --buffers_[index].copies;
   changed_.NotifyAll();
   return pinned;
+}
+
+PinnedVersion VersionPool::Pin(int index, Version version) {
+  ++buffers_[static_cast<size_t>(index)].pins;
+  const std::span<const float> floats = arenas_[static_cast<size_t>(index)].floats();
+  return {version, floats, std::shared_ptr<const void>(floats.data(), [self = shared_from_this(), index](const void*) {
+            self->Unpin(index);
+          })};
+}
+
+std::optional<PinnedVersion> VersionPool::PinTarget(const Target& target, Version version) {
+  MutexLock lock(mutex_);
+  if (in_place_) return std::nullopt;
+  for (int i = 0; i < 3; ++i) {
+    const Buffer& other = buffers_[static_cast<size_t>(i)];
+    if (i != target.index && other.pins == 0 && other.copies == 0) return Pin(target.index, version);
+  }
+  return std::nullopt;
 }
 
 void VersionPool::Unpin(int index) {

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -35,6 +36,9 @@ class VersionPool : public std::enable_shared_from_this<VersionPool> {
   };
   Target BeginWrite() ABSL_LOCKS_EXCLUDED(mutex_);
   void Publish(const Target& target, Version version) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What is being written, for readers of parts that are. nullopt: it is written in place, or holding it would leave the
+  // next write no buffer.
+  std::optional<PinnedVersion> PinTarget(const Target& target, Version version) ABSL_LOCKS_EXCLUDED(mutex_);
   // The newest version's floats, for the writer.
   std::span<const float> current() const;
 
@@ -46,6 +50,7 @@ class VersionPool : public std::enable_shared_from_this<VersionPool> {
   };
   explicit VersionPool(std::array<Arena, 3> arenas) : arenas_(std::move(arenas)) {}
   int FreeBuffer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  PinnedVersion Pin(int index, Version version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Unpin(int index) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::array<Arena, 3> arenas_;

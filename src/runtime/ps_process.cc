@@ -158,22 +158,30 @@ std::optional<PsProcess::Serving> PsProcess::ServingTo(SessionId session) {
   return Serving{it->second, shard_, server_.MakeEnvelope()};
 }
 
+void PsProcess::SendBucket(const Answering& answering, const ps::PinnedVersion& version, std::int32_t bucket) {
+  const auto& [stream, shard, envelope] = answering.to;
+  const std::span<const float> stripe = shard->StripeOf(version, bucket);
+  if (stripe.empty()) return;
+  Message message{envelope,
+                  PullData{.request = answering.pull.request, .version = version.version, .bucket = bucket}};
+  (void)stream->Send(std::move(message), PayloadOut{std::as_bytes(stripe), version.owner});
+}
+
+void PsProcess::RefusePull(Stream& stream, const Envelope& envelope, std::uint64_t request) const {
+  (void)stream.Send({envelope, Refuse{.message = absl::StrCat(options_.name, ": pull ", request,
+                                                              " came while the parameters were replaced")}});
+}
+
+// The first layers' buckets are the last ones.
 void PsProcess::Do(ps::ServePull action) {
   const std::optional<Serving> serving = ServingTo(action.session);
   if (!serving) return;
   const auto& [stream, shard, envelope] = *serving;
-  if (!shard) {
-    (void)stream->Send({envelope, Refuse{.message = absl::StrCat(options_.name, ": pull ", action.request,
-                                                                 " came while the parameters were replaced")}});
-    return;
-  }
+  if (!shard) return RefusePull(*stream, envelope, action.request);
   const ps::PinnedVersion version = shard->Newest();
-  const auto buckets = static_cast<std::int32_t>(shard->place().layout->buckets().size());
-  for (std::int32_t bucket = 0; bucket < buckets; ++bucket) {
-    std::span<const float> stripe = shard->StripeOf(version, bucket);
-    if (stripe.empty()) continue;
-    Message message{envelope, PullData{.request = action.request, .version = version.version, .bucket = bucket}};
-    if (!stream->Send(std::move(message), PayloadOut{std::as_bytes(stripe), version.owner}).ok()) return;
+  const Answering answering{action, *serving};
+  for (auto b = static_cast<std::int32_t>(shard->place().layout->buckets().size()); b-- > 0;) {
+    SendBucket(answering, version, b);
   }
   (void)stream->Send({envelope, PullData{.request = action.request, .version = version.version, .bucket = -1}});
 }

@@ -117,6 +117,14 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
     Envelope envelope;
   };
   std::optional<Serving> ServingTo(SessionId session) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A pull that is answered bucket by bucket.
+  struct Answering {
+    ps::ServePull pull;
+    Serving to;
+  };
+  std::vector<Answering> TakePullsOf(Version version) ABSL_LOCKS_EXCLUDED(mutex_);
+  void RefusePull(Stream& stream, const Envelope& envelope, std::uint64_t request) const;
+  static void SendBucket(const Answering& answering, const ps::PinnedVersion& version, std::int32_t bucket);
   static absl::Status CopyOwn(const ps::Shard& from, ps::Shard& to, const std::vector<ps::Shard::MovePiece>& pieces);
   void Forget(std::uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);  // what was prepared; 0: whatever it is
   std::shared_ptr<ps::Shard> shard() ABSL_LOCKS_EXCLUDED(mutex_);

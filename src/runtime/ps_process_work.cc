@@ -78,15 +78,47 @@ void PsProcess::Run(const ps::ComputeNorms& work) {
   Turn([&] { return server_.OnNorms(work.set, work.attempt, std::move(norms), clock_.Now()); });
 }
 
+std::vector<PsProcess::Answering> PsProcess::TakePullsOf(Version version) {
+  std::vector<Answering> answering;
+  MutexLock lock(mutex_);
+  for (ps::ServePull& pull : server_.TakePullsOf(version)) {
+    const auto it = sessions_.find(pull.session);
+    if (it != sessions_.end()) answering.push_back({pull, {it->second, shard_, server_.MakeEnvelope()}});
+  }
+  return answering;
+}
+
+// Whoever waits for the version gets its buckets as they are made, and its end once it is published: a worker that goes
+// on before would stage its next update while this one is still being applied.
 void PsProcess::Run(const ps::ApplyDecision& work) {
   std::shared_ptr<ps::Shard> memory = shard();
   if (!memory) return;
   const TimePoint begin = clock_.Now();
-  std::vector<double> squared_sums = memory->Apply(work.decision, work.slots);
+  const std::vector<Answering> answering = TakePullsOf(work.decision.version);
+  bool answered = false;
+  ps::Shard::BucketReady ready;
+  if (!answering.empty()) {
+    ready = [&](int bucket, const ps::PinnedVersion& version) {
+      answered = true;
+      for (const Answering& one : answering) SendBucket(one, version, bucket);
+    };
+  }
+  std::vector<double> squared_sums = memory->Apply(work.decision, work.slots, ready);
   Turn([&] {
     const TimePoint now = clock_.Now();
     return server_.OnApplied(work.decision.version, ToSeconds(now - begin), std::move(squared_sums), now);
   });
+  const bool replaced = shard() != memory;
+  for (const Answering& one : answering) {
+    if (replaced) {
+      RefusePull(*one.to.stream, one.to.envelope, one.pull.request);
+    } else if (answered) {
+      (void)one.to.stream->Send(
+          {one.to.envelope, PullData{.request = one.pull.request, .version = work.decision.version, .bucket = -1}});
+    } else {
+      Do(one.pull);
+    }
+  }
 }
 
 void PsProcess::Run(const ps::StartSnapshot& work) {

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -72,7 +73,11 @@ class Shard {
   // Makes `decision.version` out of the newest one and publishes it. Slots in rank order. Never waits for readers.
   // Returns, where place().measure_gradients, the squared sums of the slots' parameters in double, and last that of
   // their sum: the same bits whatever the number of threads.
-  std::vector<double> Apply(const Decision& decision, std::span<const StageSlot> slots);
+  // `ready`, where given, is called for each bucket as soon as it is made, in the order in which a forward pass needs
+  // them, the last one's first; never if the version cannot be held while it is written.
+  using BucketReady = std::function<void(int bucket, const PinnedVersion& version)>;
+  std::vector<double> Apply(const Decision& decision, std::span<const StageSlot> slots,
+                            const BucketReady& ready = nullptr);
 
   // The newest version, pinned, or copied when pinning it would leave Apply no buffer.
   PinnedVersion Newest() const;
@@ -137,6 +142,7 @@ class Shard {
   std::int64_t parameter_floats_ = 0;
   std::vector<OwnedTensorPart> parts_;
   std::vector<Piece> pieces_;
+  std::vector<std::size_t> first_piece_;  // by bucket, and one past the last
   std::vector<double> squares_;  // by piece, as ApplyPiece gives them; kept for the next Apply
 
   std::shared_ptr<VersionPool> versions_;  // shared with the pins, which may outlive the shard

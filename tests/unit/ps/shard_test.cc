@@ -1,5 +1,6 @@
 #include "evenkeel/ps/shard.h"
 
+#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <thread>
@@ -25,6 +26,35 @@ TEST_CASE("parameters are the same bits on one, two or three servers and one or 
       CHECK(SameBits(other.Flat(), expected));
     }
   }
+}
+
+TEST_CASE("buckets are handed on when they are made, the last one first, with the bits that are published", "[ps]") {
+  Cluster cluster(1, 2);
+  Shard& shard = *cluster.shards[0];
+  cluster.Stage(1);
+  const StageSlot slots[] = {StageSlot(1), StageSlot(0), StageSlot(2)};
+  std::vector<int> order;
+  std::vector<std::vector<float>> made;
+  shard.Apply({.version = At(1), .samples = 30, .learning_rate = 0.01}, slots,
+              [&](int bucket, const PinnedVersion& version) {
+                CHECK(version.version == At(1));
+                CHECK(shard.Newest().version == At(0));  // not published yet
+                const std::span<const float> stripe = shard.StripeOf(version, bucket);
+                order.push_back(bucket);
+                made.emplace_back(stripe.begin(), stripe.end());
+              });
+  REQUIRE(order.size() == cluster.layout->buckets().size());
+  REQUIRE(order.size() > 1);
+  CHECK(std::is_sorted(order.rbegin(), order.rend()));
+  const PinnedVersion published = shard.Newest();
+  CHECK(published.version == At(1));
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const std::span<const float> stripe = shard.StripeOf(published, order[i]);
+    CHECK(SameBits(made[i], {stripe.begin(), stripe.end()}));
+  }
+  Cluster whole(1, 1);
+  whole.Step(1);
+  CHECK(SameBits(cluster.Flat(), whole.Flat()));
 }
 
 TEST_CASE("initial values are those of each tensor, and padding is zero", "[ps]") {

@@ -44,6 +44,30 @@ TEST_CASE("with two versions pinned a reader is served from a copy, and the writ
   CHECK(pool->Newest().floats.data() == pool->current().data());  // pinned again
 }
 
+TEST_CASE("a version may be held while it is written, if the next write still has a buffer", "[ps]") {
+  auto pool = *VersionPool::Create(16);
+  Write(*pool, 1);
+  VersionPool::Target target = pool->BeginWrite();
+  std::optional<PinnedVersion> second = pool->PinTarget(target, At(2));
+  REQUIRE(second.has_value());
+  CHECK(second->version == At(2));
+  CHECK(second->floats.data() == target.to.data());
+  for (float& value : target.to) value = 2;
+  pool->Publish(target, At(2));
+  PinnedVersion newest = pool->Newest();  // of the same buffer
+  CHECK(newest.floats.data() == second->floats.data());
+  Write(*pool, 3);
+  CHECK(second->floats[0] == 2);
+  PinnedVersion third = pool->Newest();
+  Write(*pool, 4);  // in the one buffer that is left
+  target = pool->BeginWrite();
+  CHECK(target.from.data() == target.to.data());
+  CHECK_FALSE(pool->PinTarget(target, At(5)).has_value());
+  pool->Publish(target, At(5));
+  CHECK(second->floats[0] == 2);
+  CHECK(third.floats[0] == 3);
+}
+
 TEST_CASE("a version outlives the pool's owner", "[ps]") {
   auto pool = *VersionPool::Create(16);
   Write(*pool, 1);
