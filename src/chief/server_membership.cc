@@ -29,6 +29,12 @@ void Chief::Impl::OnServerJoin(SessionId session, Join& join) {
     return ResumeServerSession(*server);
   }
   if (server != nullptr && server->incarnation != Incarnation{}) {
+    if (join.former != Incarnation{} && join.former != server->incarnation) {
+      return RefuseSession(session, RefuseReason::kNameTaken,
+                           absl::StrCat("incarnation ", join.former.value(), " of ", join.name,
+                                        " was fenced, and another process has its name now"),
+                           false);
+    }
     const std::string reason = "a newer process took its name";
     InLayout(*server) ? LoseServer(*server, reason) : EndSpare(server->incarnation, reason, false);
     server = FindServer(join.name);

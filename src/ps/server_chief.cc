@@ -77,7 +77,7 @@ bool Server::AcceptChiefEnvelope(const Message& message) {
   const bool welcome = std::holds_alternative<Welcome>(message.body);
   auto foreign = [&](RefuseReason reason, std::string text) {
     RefuseChief(reason, text);
-    if (welcome) Fail(absl::FailedPreconditionError(absl::StrCat("[ps] ", options_.name, " ", text)));
+    if (welcome) Fail(absl::PermissionDeniedError(absl::StrCat("[ps] ", options_.name, " ", text)));
     return false;
   };
   if (welcomed_ && envelope.job_id != job_id_) {
@@ -215,9 +215,15 @@ void Server::OnRefuse(const Refuse& refuse) {
         Say(LogLevel::kWarning, absl::StrCat("the chief refused: ", refuse.message));
       }
       return;
-    default:
+    case RefuseReason::kStaleIncarnation:
+      fenced_itself_ = true;
       welcomed_ = false;  // nobody to take leave of
       Fail(absl::FailedPreconditionError(absl::StrCat("[ps] the chief refused this server: ", refuse.message)));
+      return;
+    default:
+      welcomed_ = false;
+      Fail(absl::PermissionDeniedError(absl::StrCat("[ps] the chief refused this server (", ToString(refuse.reason),
+                                                    "): ", refuse.message)));
   }
 }
 

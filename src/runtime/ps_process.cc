@@ -67,6 +67,9 @@ class WorkerHandler final : public StreamHandler {
   std::optional<PsProcess::StripeWrite> stripe_;
 };
 
+// Of a server that is fenced again and again and gets no place in between.
+constexpr int kMaxFruitlessLives = 8;
+
 std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
 
 std::int64_t Seconds(Duration d) { return std::chrono::duration_cast<std::chrono::seconds>(d).count(); }
@@ -78,8 +81,10 @@ std::string TimeOfDay(WallTime time) {
 
 }  // namespace
 
-PsProcess::PsProcess(PsOptions options, Transport& transport, Storage& storage, const Clock& clock)
+PsProcess::PsProcess(PsOptions options, Incarnation former, Duration delay, Transport& transport, Storage& storage,
+                     const Clock& clock)
     : options_(std::move(options)),
+      former_(former),
       transport_(transport),
       storage_(storage),
       clock_(clock),
@@ -88,9 +93,24 @@ PsProcess::PsProcess(PsOptions options, Transport& transport, Storage& storage, 
       server_(ps::ServerOptions{.name = options_.name, .spec_hash = options_.spec_hash}),
       away_since_(clock.Now()),
       away_since_wall_(clock.WallNow()),
-      next_attempt_(clock.Now()),
+      next_attempt_(clock.Now() + delay),
       next_waiting_line_(clock.Now()),
       backoff_(Milliseconds(100), std::chrono::seconds(2), nonce_) {}
+
+Incarnation PsProcess::incarnation() {
+  MutexLock lock(mutex_);
+  return server_.MakeEnvelope().sender;
+}
+
+bool PsProcess::fenced() {
+  MutexLock lock(mutex_);
+  return server_.fenced();
+}
+
+bool PsProcess::had_place() {
+  MutexLock lock(mutex_);
+  return had_place_;
+}
 
 void PsProcess::Drain() {
   for (;;) {
@@ -223,6 +243,7 @@ void PsProcess::OnChiefMessage(std::uint64_t connection, const Message& message)
     if (connection != connection_) return {};  // of a stream that was given up
     const TimePoint now = clock_.Now();
     ps::Actions actions = server_.OnChiefMessage(message, now);
+    had_place_ |= std::holds_alternative<Configure>(message.body) || std::holds_alternative<Prepare>(message.body);
     if (std::holds_alternative<Welcome>(message.body) && message.envelope.term == server_.MakeEnvelope().term) {
       joined_ = true;
       backoff_.Reset();
@@ -319,7 +340,8 @@ void PsProcess::Connect() {
                    .nonce = nonce_,
                    .experiment_json = options_.experiment_json,
                    .address = address_,
-                   .holding = holding};
+                   .holding = holding,
+                   .former = former_};
   std::shared_ptr<Stream> stream =
       transport_.Connect(Service::kChief, options_.chief_address,
                          std::make_shared<ChiefHandler>(shared_from_this(), connection), options_.connect_timeout);
@@ -449,7 +471,20 @@ absl::Status RunPs(const PsOptions& options, Transport& transport, Storage& stor
   if (options.threads < 1 || options.threads > 256) {
     return absl::InvalidArgumentError(absl::StrCat("[ps] threads is ", options.threads, "; 1 to 256 are possible"));
   }
-  return std::make_shared<PsProcess>(options, transport, storage, clock)->Run(stop);
+  Backoff delays(Milliseconds(100), std::chrono::seconds(5), RandomNonce());
+  Incarnation former;
+  Duration delay = Duration::zero();
+  PsOptions life = options;
+  for (int fruitless = 0;;) {
+    const auto process = std::make_shared<PsProcess>(life, former, delay, transport, storage, clock);
+    absl::Status status = process->Run(stop);
+    fruitless = process->had_place() ? 0 : fruitless + 1;
+    if (status.ok() || !process->fenced() || stop.requested() || fruitless > kMaxFruitlessLives) return status;
+    LogWarning(absl::StrCat(status.message(), "; joining again as a new incarnation, with nothing"));
+    former = process->incarnation();
+    delay = fruitless == 0 ? Duration::zero() : delays.Next();
+    life.nonce = 0;
+  }
 }
 
 }  // namespace evenkeel

@@ -28,8 +28,15 @@ namespace evenkeel {
 
 class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' handlers hold it
  public:
-  PsProcess(PsOptions options, Transport& transport, Storage& storage, const Clock& clock);
+  // A life of the server: from joining until it is fenced, or all is over.
+  // `former`: the incarnation of the life before; `delay`: until it joins.
+  PsProcess(PsOptions options, Incarnation former, Duration delay, Transport& transport, Storage& storage,
+            const Clock& clock);
   absl::Status Run(StopSource& stop);
+  // After Run.
+  Incarnation incarnation() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool had_place() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool fenced() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // From handlers.
   void OnChiefMessage(std::uint64_t connection, const Message& message) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -137,6 +144,7 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   SnapshotDone WriteSnapshot(const SnapshotJob& job);
 
   const PsOptions options_;
+  const Incarnation former_;
   Transport& transport_;
   Storage& storage_;
   const Clock& clock_;
@@ -171,6 +179,7 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   std::uint64_t connection_ ABSL_GUARDED_BY(mutex_) = 0;  // the newest attempt
   bool chief_open_ ABSL_GUARDED_BY(mutex_) = false;       // from Connect to OnClosed
   bool joined_ ABSL_GUARDED_BY(mutex_) = false;
+  bool had_place_ ABSL_GUARDED_BY(mutex_) = false;
   TimePoint away_since_ ABSL_GUARDED_BY(mutex_);
   WallTime away_since_wall_ ABSL_GUARDED_BY(mutex_);
   std::string away_reason_ ABSL_GUARDED_BY(mutex_);

@@ -201,6 +201,7 @@ class Server {
 
   // What goes on every message of this server.
   Envelope MakeEnvelope() const;
+  bool fenced() const { return fenced_itself_; }  // it is over: the chief takes it for gone
   // What the process does or waits for.
   Renew State(TimePoint now) const;
   // How often the chief wants a Renew; 0 before the first Welcome.
@@ -358,6 +359,7 @@ class Server {
   const ServerOptions options_;
   Actions actions_;
   bool ended_ = false;
+  bool fenced_itself_ = false;
 
   // Who we are.
   bool welcomed_ = false;

@@ -339,7 +339,7 @@ TEST_CASE("a welcome to another job ends the server as refused", "[ps]") {
   CHECK_FALSE(c.finished);
   c.Take(c.server.OnChiefMessage({foreign, Welcome{.job_id = foreign.job_id}}, c.now));
   REQUIRE(c.finished);
-  CHECK(c.finished->code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(c.finished->code() == absl::StatusCode::kPermissionDenied);
 }
 
 TEST_CASE("a refused join is tried again or ends the server", "[ps]") {
@@ -350,7 +350,8 @@ TEST_CASE("a refused join is tried again or ends the server", "[ps]") {
   Conversation other;
   other.Chief(Refuse{RefuseReason::kOtherExperiment, "train.seed differs", {}});
   REQUIRE(other.finished);
-  CHECK(other.finished->code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(other.finished->code() == absl::StatusCode::kPermissionDenied);
+  CHECK_FALSE(other.server.fenced());
   CHECK_THAT(std::string(other.finished->message()), Contains("train.seed differs"));
 }
 

@@ -104,8 +104,27 @@ TEST_CASE("a refused server ends as refused", "[runtime]") {
   job.ListenAsChief();
   job.StartServer();
   job.Welcome();
+  job.Tell(Refuse{RefuseReason::kForeignJob, "this is another job", {}});
+  CHECK(job.Result().code() == absl::StatusCode::kPermissionDenied);
+}
+
+TEST_CASE("a fenced server joins again as a new process under its name, and serves", "[runtime]") {
+  Job job;
+  job.ListenAsChief();
+  job.StartServer();
+  const Join first = job.Welcome();
+  CHECK(first.former == Incarnation());
+  job.Place();
   job.Tell(Refuse{RefuseReason::kStaleIncarnation, "incarnation 1 is no member any more", {}});
-  CHECK(job.Result().code() == absl::StatusCode::kFailedPrecondition);
+  const Join second = job.Welcome(2);
+  CHECK(second.name == first.name);
+  CHECK(second.former == Incarnation(1));
+  CHECK(second.nonce != first.nonce);
+  CHECK(second.holding == Holding());
+  job.Place();
+  job.ConnectWorker();
+  job.Tell(JobEnd{true, "finished", ""});
+  CHECK(job.Result().ok());
 }
 
 }  // namespace
