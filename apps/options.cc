@@ -33,9 +33,10 @@ void AddDataOption(CLI::App& app, std::string& data) {
 }
 
 void AddDataPathOption(CLI::App& app, std::vector<std::string>& data_paths) {
-  app.add_option("--data-path", data_paths,
-                 "The ways of the data between workers and servers, the first that both ends have is taken: shm (shared "
-                 "memory, on one machine), tcp (connections of their own, for trusted networks), grpc")
+  app.add_option(
+         "--data-path", data_paths,
+         "The ways of the data between workers and servers, the first that both ends have is taken: shm (shared "
+         "memory, on one machine), tcp (connections of their own, for trusted networks), grpc")
       ->type_name("WAY,...")
       ->delimiter(',')
       ->envname("EVENKEEL_DATA_PATH")

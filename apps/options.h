@@ -19,11 +19,11 @@ struct RoleOptions {
   int threads = 0;  // 0: a default
   std::string log_level = "info";
   int ready_fd = -1;
-  bool train = false;                 // chief
-  bool evaluator = false;             // chief: one is expected
-  std::string notice_file;            // worker
+  bool train = false;                                         // chief
+  bool evaluator = false;                                     // chief: one is expected
+  std::string notice_file;                                    // worker
   std::vector<std::string> data_paths{"shm", "tcp", "grpc"};  // worker, ps
-  double chief_timeout_seconds = 60;  // worker: for the experiment
+  double chief_timeout_seconds = 60;                          // worker: for the experiment
 };
 
 // --experiment and --set.

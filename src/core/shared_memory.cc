@@ -35,7 +35,7 @@ Registry& TheRegistry() {
 absl::Status Failed(const char* what, std::size_t bytes, int error) {
   const std::string text = absl::StrCat("[shared memory] ", what, " for ", bytes, " bytes: ", std::strerror(error));
   return error == ENOSYS || error == EINVAL || error == EPERM || error == EACCES ? absl::UnimplementedError(text)
-                                                                                : absl::ResourceExhaustedError(text);
+                                                                                 : absl::ResourceExhaustedError(text);
 }
 
 std::uint64_t NextId() {

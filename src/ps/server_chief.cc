@@ -222,8 +222,8 @@ void Server::OnRefuse(const Refuse& refuse) {
       return;
     default:
       welcomed_ = false;
-      Fail(absl::PermissionDeniedError(absl::StrCat("[ps] the chief refused this server (", ToString(refuse.reason),
-                                                    "): ", refuse.message)));
+      Fail(absl::PermissionDeniedError(
+          absl::StrCat("[ps] the chief refused this server (", ToString(refuse.reason), "): ", refuse.message)));
   }
 }
 

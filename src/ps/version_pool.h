@@ -22,7 +22,8 @@ namespace evenkeel::ps {
 class VersionPool : public std::enable_shared_from_this<VersionPool> {
  public:
   // Errors: kResourceExhausted.
-  static absl::StatusOr<std::shared_ptr<VersionPool>> Create(std::int64_t floats, MemoryKind memory = MemoryKind::kPrivate);
+  static absl::StatusOr<std::shared_ptr<VersionPool>> Create(std::int64_t floats,
+                                                             MemoryKind memory = MemoryKind::kPrivate);
 
   // Before the first Publish it shows zeros as version g0.c0.
   PinnedVersion Newest() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -36,8 +37,8 @@ class VersionPool : public std::enable_shared_from_this<VersionPool> {
   };
   Target BeginWrite() ABSL_LOCKS_EXCLUDED(mutex_);
   void Publish(const Target& target, Version version) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What is being written, for readers of parts that are. nullopt: it is written in place, or holding it would leave the
-  // next write no buffer.
+  // What is being written, for readers of parts that are. nullopt: it is written in place, or holding it would leave
+  // the next write no buffer.
   std::optional<PinnedVersion> PinTarget(const Target& target, Version version) ABSL_LOCKS_EXCLUDED(mutex_);
   // The newest version's floats, for the writer.
   std::span<const float> current() const;

@@ -182,8 +182,7 @@ void PsProcess::SendBucket(const Answering& answering, const ps::PinnedVersion& 
   const auto& [stream, shard, envelope] = answering.to;
   const std::span<const float> stripe = shard->StripeOf(version, bucket);
   if (stripe.empty()) return;
-  Message message{envelope,
-                  PullData{.request = answering.pull.request, .version = version.version, .bucket = bucket}};
+  Message message{envelope, PullData{.request = answering.pull.request, .version = version.version, .bucket = bucket}};
   (void)stream->Send(std::move(message), PayloadOut{std::as_bytes(stripe), version.owner});
 }
 

@@ -165,7 +165,7 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   TimePoint stop_at_ ABSL_GUARDED_BY(mutex_) = kNever;
   std::optional<absl::Status> result_ ABSL_GUARDED_BY(mutex_);
   TimePoint timer_wakes_ ABSL_GUARDED_BY(mutex_) = TimePoint::min();  // min: it is awake
-  std::shared_ptr<ps::Shard> shard_ ABSL_GUARDED_BY(mutex_);  // shared with copies and snapshots under way
+  std::shared_ptr<ps::Shard> shard_ ABSL_GUARDED_BY(mutex_);          // shared with copies and snapshots under way
   std::optional<Preparation> prepared_ ABSL_GUARDED_BY(mutex_);
   std::deque<Work> work_ ABSL_GUARDED_BY(mutex_);           // bounded by what Server lets be undone
   bool working_ ABSL_GUARDED_BY(mutex_) = false;            // somebody carries such work out

@@ -183,8 +183,8 @@ class Server {
   Actions OnConfigured(Version version, const absl::Status& status, TimePoint now);
   Actions OnSlotReady(StageSlot slot, const absl::Status& status, TimePoint now);
   Actions OnNorms(SetNumber set, std::uint32_t attempt, std::vector<BlockNorm> norms, TimePoint now);
-  // The pulls that wait for `version`, the one that is being applied, and are to be answered as it is made; they wait no
-  // longer here.
+  // The pulls that wait for `version`, the one that is being applied, and are to be answered as it is made; they wait
+  // no longer here.
   std::vector<ServePull> TakePullsOf(Version version);
   // `squared_sums`: as Shard::Apply gave them.
   Actions OnApplied(Version version, double apply_seconds, std::vector<double> squared_sums, TimePoint now);

@@ -143,7 +143,7 @@ class Shard {
   std::vector<OwnedTensorPart> parts_;
   std::vector<Piece> pieces_;
   std::vector<std::size_t> first_piece_;  // by bucket, and one past the last
-  std::vector<double> squares_;  // by piece, as ApplyPiece gives them; kept for the next Apply
+  std::vector<double> squares_;           // by piece, as ApplyPiece gives them; kept for the next Apply
 
   std::shared_ptr<VersionPool> versions_;  // shared with the pins, which may outlive the shard
   Arena optimizer_arena_;

@@ -39,8 +39,8 @@ struct PsOptions {
 // A fenced server (its lease ended, as after a long pause) joins again as a new incarnation, which holds nothing.
 // Returns when the job has ended (ok: finished or stopped), when `stop` is requested (ok, after stop_grace and taking
 // leave), or with the error that ended it: kDeadlineExceeded names the chief and since when it has been away;
-// kPermissionDenied: the chief refused this server; kFailedPrecondition: it was fenced time after time; kAborted: the job failed; kInvalidArgument, kUnavailable: the
-// address.
+// kPermissionDenied: the chief refused this server; kFailedPrecondition: it was fenced time after time; kAborted: the
+// job failed; kInvalidArgument, kUnavailable: the address.
 absl::Status RunPs(const PsOptions& options, Transport& transport, Storage& storage, const Clock& clock,
                    StopSource& stop);
 

@@ -29,8 +29,8 @@ struct TcpOptions {
   Duration keepalive = std::chrono::seconds(10);
   Duration close_timeout = std::chrono::seconds(5);  // as GrpcOptions'
   Duration hello_timeout = std::chrono::seconds(5);  // a stranger's connection is closed that shows no token so soon
-  // So long a stream that waits for a message polls its socket before it sleeps. It saves a wake-up where cores are idle,
-  // and costs several where peers share one: off unless the machine has cores to spare.
+  // So long a stream that waits for a message polls its socket before it sleeps. It saves a wake-up where cores are
+  // idle, and costs several where peers share one: off unless the machine has cores to spare.
   Duration spin = Duration::zero();
 };
 // gRPC, insecure channels, each made in one place. proto/evenkeel.proto is the contract. Connect fails at once when the

@@ -153,8 +153,7 @@ class GrpcTransport final : public OfferingTransport {
 
   absl::StatusOr<std::unique_ptr<Listener>> ListenOffering(Service service, const std::string& address,
                                                            Acceptor acceptor, OfferWays offer) override {
-    auto implementation =
-        std::make_unique<GrpcService>(service, std::move(acceptor), std::move(offer), options_);
+    auto implementation = std::make_unique<GrpcService>(service, std::move(acceptor), std::move(offer), options_);
     EK_ASSIGN_OR_RETURN(ServerAndPort server, StartServer(address, implementation.get(), options_));
     return std::make_unique<GrpcListener>(std::move(implementation), std::move(server));
   }

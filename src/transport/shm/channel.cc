@@ -36,7 +36,10 @@ absl::Status Nonsense(std::string what) {
 }  // namespace
 
 Channel::Channel(std::byte* memory, int side)
-    : shared_(*reinterpret_cast<Shared*>(memory)), side_(side), out_(shared_.rings[side]), in_(shared_.rings[1 - side]) {}
+    : shared_(*reinterpret_cast<Shared*>(memory)),
+      side_(side),
+      out_(shared_.rings[side]),
+      in_(shared_.rings[1 - side]) {}
 
 bool Channel::Push(Entry entry, std::span<const std::byte> header, std::span<const std::byte> payload,
                    std::size_t outside_header) {
@@ -95,8 +98,8 @@ absl::StatusOr<std::optional<Channel::Incoming>> Channel::Peek() {
     std::memcpy(&incoming.entry, in_.bytes + at, sizeof(Entry));
     const Entry& entry = incoming.entry;
     const std::size_t inside = std::size_t{entry.header_bytes} + entry.inline_bytes;
-    if (entry.bytes != first[0] || static_cast<std::uint32_t>(entry.kind) != first[1] ||
-        entry.bytes < sizeof(Entry) || entry.bytes > to_end) {
+    if (entry.bytes != first[0] || static_cast<std::uint32_t>(entry.kind) != first[1] || entry.bytes < sizeof(Entry) ||
+        entry.bytes > to_end) {
       return Nonsense("an entry that changes");
     }
     if (entry.kind > EntryKind::kGoodbye) return Nonsense("an entry of no known kind");
@@ -141,7 +144,8 @@ void Channel::WaitForBell(std::uint32_t seen, Duration spin, TimePoint deadline)
     // A long wait is cut up, so that no sum overflows; nothing depends on the length.
     const auto left = std::min<Duration>(deadline - now, std::chrono::hours(1));
     const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
-    const timespec timeout{.tv_sec = static_cast<time_t>(ns / 1'000'000'000), .tv_nsec = static_cast<long>(ns % 1'000'000'000)};
+    const timespec timeout{.tv_sec = static_cast<time_t>(ns / 1'000'000'000),
+                           .tv_nsec = static_cast<long>(ns % 1'000'000'000)};
     Futex(own.bell, FUTEX_WAIT, seen, &timeout);
   }
   own.asleep.store(0, std::memory_order_relaxed);

@@ -123,7 +123,8 @@ absl::StatusOr<Record> ReceiveRecord(int socket, std::span<std::byte> record) {
       result.fd = Descriptor(fd);
     }
   }
-  if (several || static_cast<std::size_t>(size) != record.size() || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+  if (several || static_cast<std::size_t>(size) != record.size() ||
+      (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("[shm] a record of ", size, " bytes, expected ", record.size()));
   }
   return result;

@@ -72,10 +72,7 @@ absl::Status SocketError(const char* what) {
 class ShmDoor final : public SideDoor {
  public:
   ShmDoor(Descriptor socket, std::string name, Acceptor acceptor, const ShmOptions& options)
-      : socket_(std::move(socket)),
-        name_(std::move(name)),
-        acceptor_(std::move(acceptor)),
-        options_(options) {}
+      : socket_(std::move(socket)), name_(std::move(name)), acceptor_(std::move(acceptor)), options_(options) {}
   ~ShmDoor() override { Shutdown(Duration::zero()); }
 
   void Start() {
@@ -236,8 +233,7 @@ class ShmWay final : public SideWay {
   }
 
   absl::StatusOr<std::shared_ptr<Stream>> Connect(const std::string&, const std::string& offer,
-                                                  std::shared_ptr<StreamHandler> handler,
-                                                  TimePoint deadline) override {
+                                                  std::shared_ptr<StreamHandler> handler, TimePoint deadline) override {
     EK_ASSIGN_OR_RETURN(auto opened, Open(offer, deadline));
     auto stream = std::make_shared<ShmStream>(std::move(opened.first), std::move(opened.second), 1, options_, streams_);
     if (!streams_->Add(stream)) return absl::UnavailableError("[shm] the transport was taken down");
@@ -262,8 +258,8 @@ class ShmWay final : public SideWay {
     EK_ASSIGN_OR_RETURN(Record record, ReceiveRecord(socket.get(), std::as_writable_bytes(std::span(&answer, 1))));
     if (std::memcmp(answer.magic, greeting.magic, sizeof(answer.magic)) != 0 || answer.version != greeting.version ||
         record.fd.get() < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("[shm] the server answers in version ", answer.version,
-                                                     ", this is version ", greeting.version));
+      return absl::InvalidArgumentError(
+          absl::StrCat("[shm] the server answers in version ", answer.version, ", this is version ", greeting.version));
     }
     EK_ASSIGN_OR_RETURN(Mapping rings, Mapping::Of(record.fd.get(), sizeof(Shared), true));
     return std::pair(std::move(socket), std::move(rings));

@@ -20,7 +20,7 @@ namespace {
 // once, and the peer need not ring back.
 constexpr std::size_t kCopyBytes = 8 << 10;
 constexpr std::size_t kSmallestBounce = 64 << 10;
-constexpr std::size_t kMaxBlocks = 1024;  // of a peer
+constexpr std::size_t kMaxBlocks = 1024;    // of a peer
 constexpr std::int64_t kMessageBytes = 64;  // a message's weight in the queue besides header and payload
 
 // Makes a block known to the peer.
@@ -356,8 +356,8 @@ absl::StatusOr<std::span<const std::byte>> ShmStream::Outside(const Entry& entry
   }
   const Mapping& mapping = found->second;
   if (entry.offset > mapping.size() || bytes > mapping.size() - entry.offset) {
-    return absl::InvalidArgumentError(absl::StrCat("bytes [", entry.offset, ", +", bytes, ") of a block of ",
-                                                   mapping.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("bytes [", entry.offset, ", +", bytes, ") of a block of ", mapping.size()));
   }
   return std::span<const std::byte>(mapping.data() + entry.offset, bytes);
 }

@@ -114,7 +114,7 @@ class ShmStream final : public Stream, public std::enable_shared_from_this<ShmSt
   bool goodbye_received_ = false;
 
   Mutex mutex_;
-  Channel channel_;  // pushes under mutex_, reads on the stream's thread
+  Channel channel_;                                     // pushes under mutex_, reads on the stream's thread
   std::deque<Outgoing> queue_ ABSL_GUARDED_BY(mutex_);  // for which the ring has no room
   std::deque<Unconsumed> unconsumed_ ABSL_GUARDED_BY(mutex_);
   std::set<std::uint64_t> introduced_ ABSL_GUARDED_BY(mutex_);  // blocks that the peer knows

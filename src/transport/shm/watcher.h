@@ -28,7 +28,8 @@ class Watcher {
   // Calls back once: when the socket has something to read or its other end is closed (`reading`), or when its other
   // end is closed. The socket stays open until the callback, or Remove.
   Key Add(int socket, bool reading, TimePoint deadline, Callback callback);
-  // 0: nothing. No callback comes afterwards; waits for one that is running on the watcher's thread, unless this is that thread.
+  // 0: nothing. No callback comes afterwards; waits for one that is running on the watcher's thread, unless this is
+  // that thread.
   void Remove(Key key);
 
  private:

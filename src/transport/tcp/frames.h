@@ -74,8 +74,9 @@ class FrameReader {
     Message message;
     std::size_t payload_bytes = 0;
   };
-  // Waits for the next frame, as long as the connection stands: the socket's keepalive ends that of a peer that is gone.
-  // Errors: kUnavailable: the connection broke. kInvalidArgument, kResourceExhausted: the peer sent what is not allowed.
+  // Waits for the next frame, as long as the connection stands: the socket's keepalive ends that of a peer that is
+  // gone. Errors: kUnavailable: the connection broke. kInvalidArgument, kResourceExhausted: the peer sent what is not
+  // allowed.
   absl::StatusOr<Frame> Next();
   // The payload of that frame, read into `destination`; if that is empty, into memory that is valid until Next().
   // Requires destination to be empty or of frame.payload_bytes.

@@ -2,8 +2,8 @@
 //
 // Threads: two for each stream. The reader sleeps in recv itself and gives the handler its calls; the writer sleeps in
 // sendmsg itself and sends what did not fit into the socket when Send was called. So a large transfer costs the same
-// calls as on a bare socket (a poll before each costs a switch more), and with a few streams on a few cores the copies of
-// different streams, and of both directions, run side by side, which one thread for all would not let them.
+// calls as on a bare socket (a poll before each costs a switch more), and with a few streams on a few cores the copies
+// of different streams, and of both directions, run side by side, which one thread for all would not let them.
 //
 // Closing: each side says goodbye after what it had queued. A server that hears the client's sends all that it has
 // queued first; a client that hears the server's drops what it has not begun to send. A stream is over when both

@@ -68,16 +68,16 @@ std::string Header(std::uint64_t number) { return EncodeHeader(Numbered(number))
 
 TEST_CASE("nonsense in the ring ends the stream, and nothing of it is delivered", "[transport][shm]") {
   const std::vector<std::pair<Entry, std::uint64_t>> nonsense = {
-      {Entry{.bytes = 40}, std::uint64_t{1} << 40},                                         // a head beyond the ring
-      {Entry{.bytes = 4096, .kind = EntryKind::kInline}, 48},                               // beyond the head
-      {Entry{.bytes = 0, .kind = EntryKind::kInline}, 48},                                  // no progress
-      {Entry{.bytes = 47, .kind = EntryKind::kInline}, 48},                                 // not a multiple of 8
-      {Entry{.bytes = 48, .kind = static_cast<EntryKind>(99)}, 48},                         // no known kind
-      {Entry{.bytes = 48, .kind = EntryKind::kInline, .header_bytes = 0xFFFFFFFF}, 48},     // longer than its entry
+      {Entry{.bytes = 40}, std::uint64_t{1} << 40},                                      // a head beyond the ring
+      {Entry{.bytes = 4096, .kind = EntryKind::kInline}, 48},                            // beyond the head
+      {Entry{.bytes = 0, .kind = EntryKind::kInline}, 48},                               // no progress
+      {Entry{.bytes = 47, .kind = EntryKind::kInline}, 48},                              // not a multiple of 8
+      {Entry{.bytes = 48, .kind = static_cast<EntryKind>(99)}, 48},                      // no known kind
+      {Entry{.bytes = 48, .kind = EntryKind::kInline, .header_bytes = 0xFFFFFFFF}, 48},  // longer than its entry
       {Entry{.bytes = 48, .kind = EntryKind::kInline, .inline_bytes = 0xFFFFFFFF}, 48},
       {Entry{.bytes = 48, .kind = EntryKind::kPayloadOutside, .payload_bytes = ~0ull}, 48},  // a sum that wraps
       {Entry{.bytes = 48, .kind = EntryKind::kAllOutside, .header_bytes = 9, .payload_bytes = ~0ull - 4}, 48},
-      {Entry{.bytes = 48, .kind = EntryKind::kInline}, 48},                                 // no packet
+      {Entry{.bytes = 48, .kind = EntryKind::kInline}, 48},  // no packet
   };
   for (const auto& [entry, head] : nonsense) {
     CAPTURE(entry.bytes, static_cast<std::uint32_t>(entry.kind), entry.payload_bytes, head);
