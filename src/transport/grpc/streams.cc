@@ -31,36 +31,6 @@ grpc::Status ToGrpc(const absl::Status& status) {
 
 }  // namespace
 
-// ------------------------------------------------------------------------------------------------------ registry
-
-bool StreamRegistry::Add(std::shared_ptr<GrpcStream> stream) {
-  MutexLock lock(mutex_);
-  if (sealed_) return false;
-  streams_.insert(std::move(stream));
-  return true;
-}
-
-void StreamRegistry::Remove(const std::shared_ptr<GrpcStream>& stream) {
-  MutexLock lock(mutex_);
-  streams_.erase(stream);
-  changed_.NotifyAll();
-}
-
-void StreamRegistry::Seal() {
-  MutexLock lock(mutex_);
-  sealed_ = true;
-}
-
-std::vector<std::shared_ptr<GrpcStream>> StreamRegistry::Snapshot() const {
-  MutexLock lock(mutex_);
-  return {streams_.begin(), streams_.end()};
-}
-
-void StreamRegistry::WaitUntilEmpty() const {
-  MutexLock lock(mutex_);
-  while (!streams_.empty()) changed_.Wait(mutex_);
-}
-
 // --------------------------------------------------------------------------------------------------- connections
 
 Connection::Connection(const std::string& address, const GrpcOptions& options)

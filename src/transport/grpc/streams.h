@@ -14,7 +14,6 @@
 #include <atomic>
 #include <deque>
 #include <memory>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,28 +21,13 @@
 #include "absl/base/thread_annotations.h"
 #include "evenkeel/core/mutex.h"
 #include "evenkeel/transport/transports.h"
+#include "transport/open_streams.h"
 
 namespace evenkeel {
 
 class GrpcStream;
 
-// Holds streams while they are open. Thread-safe.
-class StreamRegistry {
- public:
-  // False: closed to new ones.
-  bool Add(std::shared_ptr<GrpcStream> stream);
-  void Remove(const std::shared_ptr<GrpcStream>& stream);
-  // From now on Add refuses.
-  void Seal();
-  std::vector<std::shared_ptr<GrpcStream>> Snapshot() const;
-  void WaitUntilEmpty() const;
-
- private:
-  mutable Mutex mutex_;
-  mutable CondVar changed_;
-  bool sealed_ ABSL_GUARDED_BY(mutex_) = false;
-  std::set<std::shared_ptr<GrpcStream>> streams_ ABSL_GUARDED_BY(mutex_);
-};
+using StreamRegistry = OpenStreams<GrpcStream>;
 
 // What a client stream needs of gRPC, to be destroyed together.
 struct Connection {

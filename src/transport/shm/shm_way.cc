@@ -187,7 +187,7 @@ class ShmDoor final : public SideDoor {
   const Acceptor acceptor_;
   const ShmOptions options_;
   Watcher& watcher_ = Watcher::Of();
-  const std::shared_ptr<OpenStreams> streams_ = std::make_shared<OpenStreams>();
+  const std::shared_ptr<ShmStreams> streams_ = std::make_shared<ShmStreams>();
 
   Mutex mutex_;
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
@@ -266,7 +266,7 @@ class ShmWay final : public SideWay {
   }
 
   const ShmOptions options_;
-  const std::shared_ptr<OpenStreams> streams_ = std::make_shared<OpenStreams>();
+  const std::shared_ptr<ShmStreams> streams_ = std::make_shared<ShmStreams>();
 };
 
 }  // namespace

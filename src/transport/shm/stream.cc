@@ -33,54 +33,36 @@ struct Introduction {
 
 // --------------------------------------------------------------------------------------------------- open streams
 
-OpenStreams::~OpenStreams() {
+ShmStreams::~ShmStreams() {
   for (std::thread& thread : ended_) {
     // The last holder may be the thread of the last stream, on its way out.
     thread.get_id() == std::this_thread::get_id() ? thread.detach() : thread.join();
   }
 }
 
-bool OpenStreams::Add(std::shared_ptr<ShmStream> stream) {
+bool ShmStreams::Add(std::shared_ptr<ShmStream> stream) {
   std::vector<std::thread> ended;
   {
     MutexLock lock(mutex_);
-    if (sealed_) return false;
-    streams_.insert(std::move(stream));
     ended.swap(ended_);
   }
   for (std::thread& thread : ended) thread.join();
-  return true;
+  return OpenStreams::Add(std::move(stream));
 }
 
-void OpenStreams::Ended(const std::shared_ptr<ShmStream>& stream, std::thread thread) {
-  MutexLock lock(mutex_);
-  streams_.erase(stream);
-  ended_.push_back(std::move(thread));
-  changed_.NotifyAll();
-}
-
-void OpenStreams::Seal() {
-  MutexLock lock(mutex_);
-  sealed_ = true;
-}
-
-std::vector<std::shared_ptr<ShmStream>> OpenStreams::Snapshot() const {
-  MutexLock lock(mutex_);
-  return {streams_.begin(), streams_.end()};
-}
-
-bool OpenStreams::WaitUntilEmpty(TimePoint deadline) const {
-  MutexLock lock(mutex_);
-  while (!streams_.empty()) {
-    if (!changed_.WaitUntil(mutex_, deadline) && !streams_.empty()) return false;
+// The thread first: whoever finds no stream open may join what is there.
+void ShmStreams::Ended(const std::shared_ptr<ShmStream>& stream, std::thread thread) {
+  {
+    MutexLock lock(mutex_);
+    ended_.push_back(std::move(thread));
   }
-  return true;
+  Remove(stream);
 }
 
 // -------------------------------------------------------------------------------------------------------- sending
 
 ShmStream::ShmStream(Descriptor socket, Mapping rings, int side, const ShmOptions& options,
-                     std::shared_ptr<OpenStreams> registry)
+                     std::shared_ptr<ShmStreams> registry)
     : socket_(std::move(socket)),
       rings_(std::move(rings)),
       options_(options),

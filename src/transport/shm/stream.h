@@ -22,6 +22,7 @@
 #include "evenkeel/core/shared_memory.h"
 #include "evenkeel/protocol/stream.h"
 #include "evenkeel/transport/transports.h"
+#include "transport/open_streams.h"
 #include "transport/shm/channel.h"
 #include "transport/shm/memory.h"
 #include "transport/shm/watcher.h"
@@ -30,24 +31,16 @@ namespace evenkeel::shm {
 
 class ShmStream;
 
-// Streams while they are open, and their threads until they are joined. Thread-safe.
-class OpenStreams {
+// And their threads until they are joined.
+class ShmStreams : public OpenStreams<ShmStream> {
  public:
-  ~OpenStreams();  // requires that all have ended
-  // False: closed to new ones.
+  ~ShmStreams();  // requires that all have ended
   bool Add(std::shared_ptr<ShmStream> stream);
   // The stream has ended; called on its thread, `thread`, as the last it does.
   void Ended(const std::shared_ptr<ShmStream>& stream, std::thread thread);
-  void Seal();
-  std::vector<std::shared_ptr<ShmStream>> Snapshot() const;
-  // False at the deadline.
-  bool WaitUntilEmpty(TimePoint deadline) const;
 
  private:
-  mutable Mutex mutex_;
-  mutable CondVar changed_;
-  bool sealed_ ABSL_GUARDED_BY(mutex_) = false;
-  std::set<std::shared_ptr<ShmStream>> streams_ ABSL_GUARDED_BY(mutex_);
+  Mutex mutex_;
   std::vector<std::thread> ended_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -55,7 +48,7 @@ class ShmStream final : public Stream, public std::enable_shared_from_this<ShmSt
  public:
   // `side` as Channel's.
   ShmStream(Descriptor socket, Mapping rings, int side, const ShmOptions& options,
-            std::shared_ptr<OpenStreams> registry);
+            std::shared_ptr<ShmStreams> registry);
 
   absl::Status Send(Message message, PayloadOut payload) override;
   void Close() override;
@@ -103,7 +96,7 @@ class ShmStream final : public Stream, public std::enable_shared_from_this<ShmSt
   const Mapping rings_;
   const ShmOptions options_;
   const std::string peer_;
-  const std::shared_ptr<OpenStreams> registry_;
+  const std::shared_ptr<ShmStreams> registry_;
   Watcher::Key watch_ = 0;
   std::thread thread_;
   std::atomic<bool> peer_gone_{false};

@@ -17,42 +17,20 @@ void Crew::Stop() {
   thread_.join();
 }
 
-bool Crew::Add(std::shared_ptr<TcpStream> stream) {
-  MutexLock lock(mutex_);
-  if (sealed_) return false;
-  streams_.insert(std::move(stream));
-  return true;
-}
-
+// The thread first: whoever finds no stream open may stop the crew.
 void Crew::Remove(const std::shared_ptr<TcpStream>& stream, std::thread thread) {
-  MutexLock lock(mutex_);
-  streams_.erase(stream);
-  if (thread.joinable()) finished_.push_back(std::move(thread));
-  changed_.NotifyAll();
+  if (thread.joinable()) {
+    MutexLock lock(mutex_);
+    finished_.push_back(std::move(thread));
+    changed_.NotifyAll();
+  }
+  OpenStreams::Remove(stream);
 }
 
 void Crew::CutAt(TimePoint deadline, std::weak_ptr<TcpStream> stream, absl::Status reason) {
   MutexLock lock(mutex_);
   cuts_.emplace(deadline, Cut{std::move(stream), std::move(reason)});
   changed_.NotifyAll();
-}
-
-void Crew::Seal() {
-  MutexLock lock(mutex_);
-  sealed_ = true;
-}
-
-std::vector<std::shared_ptr<TcpStream>> Crew::Snapshot() const {
-  MutexLock lock(mutex_);
-  return {streams_.begin(), streams_.end()};
-}
-
-bool Crew::WaitUntilEmpty(TimePoint deadline) const {
-  MutexLock lock(mutex_);
-  while (!streams_.empty()) {
-    if (!changed_.WaitUntil(mutex_, deadline)) return streams_.empty();
-  }
-  return true;
 }
 
 void Crew::Run() {

@@ -56,7 +56,7 @@ struct Conversation {
   }
   absl::Status End() { return recorder->WaitForClosed(); }
 
-  std::shared_ptr<OpenStreams> open = std::make_shared<OpenStreams>();
+  std::shared_ptr<ShmStreams> open = std::make_shared<ShmStreams>();
   std::shared_ptr<Recorder> recorder = std::make_shared<Recorder>();
   std::shared_ptr<ShmStream> stream;
   Mapping far_memory;
