@@ -141,11 +141,17 @@ std::size_t TerminalColumns() {
   return size.ws_col;
 }
 
+// A job that stands still does not run.
+std::string PhaseText(const Json& status) {
+  const std::string phase = Text(status, "phase");
+  return phase == "running" && !Text(status, "waiting_for").empty() ? "waiting" : phase;
+}
+
 // What and how far, and how fast.
 std::vector<std::string> HeadLines(const Json& status) {
-  return {absl::StrCat(Text(status, "name"), "  ", Text(status, "phase"), "  ", Text(status, "sync"), "  ",
-                       StepText(status)),
-          SpeedText(status)};
+  return {
+      absl::StrCat(Text(status, "name"), "  ", PhaseText(status), "  ", Text(status, "sync"), "  ", StepText(status)),
+      SpeedText(status)};
 }
 
 }  // namespace
@@ -268,7 +274,7 @@ std::string StatusLine(std::string_view status_json) {
   const Json status = Parse(status_json);
   if (!status.is_object()) return "";
   if (const std::string waiting = WaitingText(status); !waiting.empty()) {
-    return absl::StrCat(Text(status, "phase"), "  ", StepText(status), "  ", waiting);
+    return absl::StrCat(PhaseText(status), "  ", StepText(status), "  ", waiting);
   }
   std::string line = absl::StrCat(StepText(status), "  ", SpeedText(status));
   const Json& workers = Field(status, "workers");

@@ -61,7 +61,7 @@ class Watch {
           return Ended(end);
         }
       } else if (client.chief_left()) {
-        return Ended("the chief has left");
+        return Ended("the chief has left; summary.json in its model_dir says how it ended");
       } else if (now - answered >= timeout) {
         display_.Finish();
         return Told(answer.status());

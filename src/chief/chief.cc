@@ -16,6 +16,9 @@ namespace {
 // Of two experiments, in words.
 constexpr std::size_t kDifferingFieldsNamed = 8;
 constexpr int kMaxDifferingFields = 1000;
+// A chief that has nothing to do stays so long for its members to come and hear it.
+constexpr Duration kFinishedLinger = std::chrono::seconds(5);
+constexpr char kEvaluatorName[] = "evaluator:0";
 
 }  // namespace
 
@@ -97,6 +100,9 @@ ChiefActions Chief::Start(TimePoint now, std::int64_t unix_ms) {
     EndAction action;
     action.final_checkpoint = impl.options.resume->version;
     action.finished_before = true;
+    for (const ServerState& server : impl.servers) impl.AwaitGoodbye(server.name, now + kFinishedLinger);
+    for (const std::string& worker : impl.options.listed_workers) impl.AwaitGoodbye(worker, now + kFinishedLinger);
+    if (impl.options.expects_evaluator) impl.AwaitGoodbye(kEvaluatorName, now + kFinishedLinger);
     impl.actions.push_back(std::move(action));
     return std::exchange(impl.actions, {});
   }
@@ -119,6 +125,7 @@ ChiefActions Chief::OnSessionClosed(SessionId session, TimePoint now) {
   impl.now = now;
   impl.waiting.erase(session);
   impl.evaluators.erase(session);
+  impl.told.erase(session);
   if (const WorkerState* worker = impl.workers.BySession(session)) {
     impl.workers.Change(*worker, [](WorkerState& w) {
       w.session = SessionId{};
@@ -181,10 +188,10 @@ TimePoint Chief::NextDeadline() const {
 }
 
 std::string Chief::StatusJson(TimePoint now) const { return impl_->StatusJson(now); }
-bool Chief::everybody_told() const {
-  std::size_t expected = impl_->servers.size() + impl_->options.listed_workers.size();
-  if (impl_->options.expects_evaluator) ++expected;
-  return impl_->told_of_end.size() >= expected;
+TimePoint Chief::AwaitsUntil() const {
+  TimePoint latest = TimePoint::min();
+  for (const auto& [member, until] : impl_->unheard) latest = std::max(latest, until);
+  return latest;
 }
 bool Chief::ended() const { return impl_->phase == Phase::kEnded; }
 
@@ -252,7 +259,11 @@ bool Chief::Impl::CheckEnvelope(SessionId session, const Message& message) {
   }
   if (std::holds_alternative<Join>(message.body)) return true;
   if (phase == Phase::kEnded) {
-    Send(session, JobEnd{end_status != "failed", end_status, end_reason});
+    if (std::holds_alternative<Leave>(message.body)) {
+      OnGoodbye(session);
+    } else {
+      Send(session, JobEnd{end_status != "failed", end_status, end_reason});
+    }
     return false;
   }
   if (envelope.sender != Incarnation{}) {

@@ -44,6 +44,7 @@ struct ServerState {
   bool configured = false;
   bool lost = false;     // one of this name was; a spare may take its place
   bool leaving = false;  // once its stripes have moved to others
+  bool let_go = false;   // and was told that it may
   std::int64_t owned_floats = 0;
   Holding holding;  // when it joined
   CommitNumber applied;
@@ -185,6 +186,8 @@ struct Chief::Impl {
   void DropMove();
   void AbandonMove(const std::string& reason);
   void OnServerLeave(ServerState& server, const Leave& leave);
+  bool NoServerStays(const std::string& without = "") const;
+  void LetAllServersGo();
   void LetServerGo(ServerState server);
   void EndSpare(Incarnation incarnation, const std::string& reason, bool orderly);
   ServerState* FindServer(Incarnation incarnation);
@@ -267,6 +270,9 @@ struct Chief::Impl {
   void Finish();
   void Fail(absl::Status status);
   void EndJob(absl::Status status);
+  void Bid(SessionId session, const std::string& member);
+  void AwaitGoodbye(const std::string& member, TimePoint until);
+  void OnGoodbye(SessionId session);
   Summary MakeSummary() const;
   double TrainingSeconds(TimePoint at) const;
   std::string EncodeState() const;
@@ -344,7 +350,7 @@ struct Chief::Impl {
   TimePoint next_move{};                   // not before
   std::optional<std::string> stop_wanted;  // while the layout changes
   WorkerTable workers;
-  std::set<SessionId> evaluators;
+  std::map<SessionId, std::string> evaluators;  // their names
   bool evaluator_seen = false;
   std::map<SessionId, Join> waiting;  // workers that joined before the servers were ready
   std::deque<std::uint64_t> ended_nonces;
@@ -389,7 +395,8 @@ struct Chief::Impl {
   bool final_scored = false;
   std::optional<EvalReport> last_eval;
   std::optional<TimePoint> ended_at;
-  std::set<std::string> told_of_end;  // names that joined after the end
+  std::map<std::string, TimePoint> unheard;  // members that have not said that they know of the end, awaited until then
+  std::map<SessionId, std::string> told;     // of the end, on their stream
 };
 
 }  // namespace evenkeel

@@ -176,7 +176,7 @@ void Chief::Impl::ManifestWritten(Version at, const absl::Status& status) {
   AppendLog(CheckpointRecord{at});
   durable = std::move(manifest);
   SendToServers(CheckpointDurable{at, durable->final});
-  for (SessionId session : evaluators) Send(session, CheckpointDurable{at, durable->final});
+  for (const auto& [session, name] : evaluators) Send(session, CheckpointDurable{at, durable->final});
   Say(absl::StrCat("checkpoint ", CheckpointName(at), " is complete"));
   if (checkpoint_due && phase == Phase::kRunning && !layout_next) StartCheckpoint();
 }
@@ -262,15 +262,39 @@ void Chief::Impl::EndJob(absl::Status status) {
   actions.push_back(SyncLogAction{});
   Say(absl::StrCat("job ", end_status, end_reason.empty() ? "" : ": ", end_reason),
       status.ok() ? LogLevel::kInfo : LogLevel::kError);
-  const JobEnd end{status.ok(), end_status, end_reason};
-  for (const ServerState& server : servers) Send(server.session, end);
-  for (const ServerState& spare : spares) Send(spare.session, end);
-  for (const auto& [incarnation, worker] : workers) Send(worker.session, end);
-  for (const auto& [session, join] : waiting) Send(session, end);
-  for (SessionId session : evaluators) Send(session, end);
+  const TimePoint latest = now + options.experiment.membership.lease;
+  const auto dismiss = [&](SessionId session, const std::string& name, TimePoint until) {
+    Bid(session, name);
+    AwaitGoodbye(name, std::min(until, latest));
+  };
+  for (const auto* list : {&servers, &spares}) {
+    for (const ServerState& server : *list) {
+      if (server.incarnation != Incarnation{}) dismiss(server.session, server.name, leases.Until(server.incarnation));
+    }
+  }
+  for (const auto& [incarnation, worker] : workers) dismiss(worker.session, worker.name, leases.Until(incarnation));
+  for (const auto& [session, join] : waiting) dismiss(session, join.name, latest);
+  for (const auto& [session, name] : evaluators) dismiss(session, name, latest);
   EndAction action{std::move(status), MakeSummary(), std::nullopt};
   if (durable && durable->version == version()) action.final_checkpoint = durable->version;
   actions.push_back(std::move(action));
+}
+
+void Chief::Impl::Bid(SessionId session, const std::string& member) {
+  if (session == SessionId{}) return;
+  told[session] = member;
+  Send(session, JobEnd{end_status != "failed", end_status, end_reason});
+}
+
+// A message that was sent is not heard where the stream broke: the member comes back and is told again.
+void Chief::Impl::AwaitGoodbye(const std::string& member, TimePoint until) {
+  TimePoint& latest = unheard.try_emplace(member, until).first->second;
+  latest = std::max(latest, until);
+}
+
+void Chief::Impl::OnGoodbye(SessionId session) {
+  if (const auto member = told.find(session); member != told.end()) unheard.erase(member->second);
+  actions.push_back(CloseAction{session});
 }
 
 // Of the whole job, without the times at which it had no chief.

@@ -145,7 +145,11 @@ void Chief::Impl::ChangeLayout() {
     Say(absl::StrCat("layout ", newest_layout.value(), " is not wanted any more"));
   }
   if (!move && target_servers == servers.size()) target_servers.reset();
-  if (!wanted || training_complete()) return;
+  if (training_complete()) return;
+  if (!wanted) {
+    if (leaving && NoServerStays()) LetAllServersGo();
+    return;
+  }
   if (!move) {
     if (now >= next_move) BeginMove(*std::move(wanted));
     return;
@@ -156,6 +160,31 @@ void Chief::Impl::ChangeLayout() {
   const bool connected =
       std::none_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.session == SessionId{}; });
   if (layout_due && undecided.updates().empty() && unapplied.empty() && connected) FillPlaces();
+}
+
+bool Chief::Impl::NoServerStays(const std::string& without) const {
+  const auto stays = [&](const ServerState& server) {
+    return !server.leaving && server.incarnation != Incarnation{} && server.name != without;
+  };
+  return std::none_of(servers.begin(), servers.end(), stays) && std::none_of(spares.begin(), spares.end(), stays);
+}
+
+// Nobody is there to take their stripes: a checkpoint takes what was trained, and nothing binds until others have come.
+void Chief::Impl::LetAllServersGo() {
+  layout_next = true;
+  const bool taking = checkpoint && checkpoint->manifest.version == version();
+  layout_due = !checkpoint || taking;  // training goes on until an earlier one is complete
+  if (checkpoint || !undecided.updates().empty() || !unapplied.empty()) return;
+  if (!durable || durable->version != version()) {
+    if (now < next_move) return;
+    next_move = now + kMovePause;  // of the next attempt, should this one fail
+    Say("all servers leave and none is there to take their stripes: a checkpoint keeps what was trained");
+    return StartCheckpoint();
+  }
+  for (ServerState& server : servers) {
+    if (server.session == SessionId{} || std::exchange(server.let_go, true)) continue;
+    Send(server.session, LeaveNow{absl::StrCat("checkpoint ", CheckpointName(durable->version), " has its stripes")});
+  }
 }
 
 void Chief::Impl::BeginMove(std::vector<Incarnation> members) {
@@ -314,10 +343,7 @@ OrderReply Chief::Impl::OnDrainServer(const std::string& name) {
     OnServerLeave(*server, Leave{"evenkeel drain", true});
     return {true, absl::StrCat(name, " leaves; it held nothing"), false};
   }
-  auto stays = [&](const ServerState& other) {
-    return !other.leaving && other.incarnation != Incarnation{} && other.name != name;
-  };
-  if (std::none_of(servers.begin(), servers.end(), stays) && std::none_of(spares.begin(), spares.end(), stays)) {
+  if (NoServerStays(name)) {
     return {false, absl::StrCat(name, " is the last server; start another one first"), false};
   }
   OnServerLeave(*server, Leave{"evenkeel drain", true});

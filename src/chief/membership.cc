@@ -47,11 +47,10 @@ std::string Chief::Impl::MissingMembers() const {
 
 void Chief::Impl::OnJoin(SessionId session, Join& join) {
   if (phase == Phase::kEnded) {
-    told_of_end.insert(join.name);
-    return Send(session, JobEnd{end_status != "failed", end_status, end_reason});
+    return Bid(session, join.name);
   }
   if (join.role == Role::kEvaluator) {
-    evaluators.insert(session);
+    evaluators[session] = join.name;
     evaluator_seen = true;
     Send(session, Welcome{Incarnation{},
                           job_id,
@@ -161,7 +160,7 @@ bool Chief::Impl::CheckResume() {
 
 void Chief::Impl::OnWorkerJoin(SessionId session, Join& join) {
   if (!AdoptOrCompareModel(session, join)) {
-    if (phase == Phase::kEnded) Send(session, JobEnd{false, end_status, end_reason});  // it is in no list yet
+    if (phase == Phase::kEnded) Bid(session, join.name);  // it is in no list yet
     return;
   }
   if (const WorkerState* worker = workers.ByNonce(join.nonce)) {
@@ -287,11 +286,12 @@ void Chief::Impl::OnReady(SessionId session, const Ready& ready) {
 }
 
 void Chief::Impl::OnRenew(SessionId session, const Envelope& envelope, const Renew& renew) {
-  if (evaluators.contains(session)) return;
+  if (evaluators.contains(session)) return Send(session, Renewed{});
   if (!leases.Renew(envelope.sender, now)) {
     return RefuseSession(session, RefuseReason::kStaleIncarnation,
                          absl::StrCat("the lease of incarnation ", envelope.sender.value(), " has ended"), true);
   }
+  Send(session, Renewed{});
   const TimePoint since = now - Milliseconds(std::clamp<std::int64_t>(renew.since_ms, 0, 1'000'000'000'000));
   if (const WorkerState* worker = workers.BySession(session)) {
     workers.Change(*worker, [&](WorkerState& w) {

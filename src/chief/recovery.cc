@@ -241,9 +241,10 @@ void Chief::Impl::RollBack(const std::string& reason) {
   first_server_here = false;
   Await(options.experiment.membership.ps_timeout);
   replace_until = now + options.experiment.membership.ps_replacement_timeout;
-  Say(absl::StrCat(reason, ": back to ", durable ? CheckpointName(durable->version) : "the start", ", ",
-                   trained - samples_trained, " samples are trained again"),
-      LogLevel::kWarning);
+  const std::string text = absl::StrCat(reason, ": back to ", durable ? CheckpointName(durable->version) : "the start",
+                                        ", ", trained - samples_trained, " samples are trained again");
+  Say(text, LogLevel::kWarning);
+  NoteMember("rolled_back", text);
 }
 
 }  // namespace evenkeel

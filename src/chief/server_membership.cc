@@ -39,7 +39,7 @@ void Chief::Impl::OnServerJoin(SessionId session, Join& join) {
     InLayout(*server) ? LoseServer(*server, reason) : EndSpare(server->incarnation, reason, false);
     server = FindServer(join.name);
   }
-  if (phase == Phase::kEnded) return Send(session, JobEnd{end_status != "failed", end_status, end_reason});
+  if (phase == Phase::kEnded) return Bid(session, join.name);
   if (server == nullptr) {
     if (spares.size() >= kMaxSpareServers) {
       return RefuseSession(session, RefuseReason::kRetry,
@@ -84,6 +84,7 @@ void Chief::Impl::WelcomeServer(const ServerState& server) {
 // (Re)tells a server everything that it must know; all of it is idempotent.
 void Chief::Impl::ResumeServerSession(ServerState& server) {
   leases.Renew(server.incarnation, now);
+  server.let_go = false;
   WelcomeServer(server);
   if (InLayout(server)) {
     if (phase != Phase::kGathering) BringUpServer(server);

@@ -25,6 +25,7 @@
   X(ExperimentReply, experiment_reply)     \
   X(LeaveNow, leave_now)                   \
   X(OrderReply, order_reply)               \
+  X(Renewed, renewed)                      \
   X(Configure, configure)                  \
   X(Continue, continue_)                   \
   X(ReadDecisions, read_decisions)         \

@@ -12,6 +12,7 @@
 #include "evenkeel/core/log.h"
 #include "evenkeel/core/mutex.h"
 #include "evenkeel/protocol/question.h"
+#include "evenkeel/protocol/renewal.h"
 
 namespace evenkeel {
 namespace {
@@ -49,6 +50,8 @@ struct MemberSession::State : std::enable_shared_from_this<State> {
   void Connect();
   void OnMessage(std::uint64_t from, Message message);
   void OnClosed(std::uint64_t from, const absl::Status& status);
+  void OnSilence();
+  void Lost(TimePoint since, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void End(const absl::Status& status);
   TimePoint NextWake() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
@@ -70,11 +73,9 @@ struct MemberSession::State : std::enable_shared_from_this<State> {
   bool welcomed ABSL_GUARDED_BY(mutex) = false;  // on this stream
   bool stopping ABSL_GUARDED_BY(mutex) = false;
   bool leaving ABSL_GUARDED_BY(mutex) = false;
-  bool job_ended ABSL_GUARDED_BY(mutex) = false;
   bool ended ABSL_GUARDED_BY(mutex) = false;
   std::optional<absl::Status> end_with ABSL_GUARDED_BY(mutex);
-  Duration renew ABSL_GUARDED_BY(mutex) = std::chrono::seconds(1);
-  TimePoint next_renew ABSL_GUARDED_BY(mutex) = kNever;
+  Renewal renewal ABSL_GUARDED_BY(mutex);
   TimePoint next_attempt ABSL_GUARDED_BY(mutex) = kNever;
   TimePoint lost_since ABSL_GUARDED_BY(mutex) = kNever;
   TimePoint leave_deadline ABSL_GUARDED_BY(mutex) = kNever;
@@ -153,7 +154,7 @@ Envelope MemberSession::envelope() const {
 }
 
 TimePoint MemberSession::State::NextWake() const {
-  TimePoint next = std::min({next_renew, next_attempt, leave_deadline});
+  TimePoint next = std::min({renewal.next(), next_attempt, leave_deadline});
   if (lost_since != kNever) next = std::min(next, lost_since + options.chief_timeout);
   return next;
 }
@@ -162,8 +163,8 @@ TimePoint MemberSession::State::NextWake() const {
 void MemberSession::State::Run() {
   for (;;) {
     std::shared_ptr<Stream> renew_on;
-    Message renewal;
-    bool connect = false;
+    Message renew;
+    bool connect = false, silent = false;
     std::optional<absl::Status> end;
     {
       MutexLock lock(mutex);
@@ -176,24 +177,23 @@ void MemberSession::State::Run() {
         end = absl::OkStatus();
       } else if (lost_since != kNever && lost_since + options.chief_timeout <= now) {
         end = absl::DeadlineExceededError(absl::StrFormat(
-            "waited %.1f s for the chief at %s to %s%s", ToSeconds(options.chief_timeout), options.chief_address,
+            "waited %.1f s for the chief at %s to %s%s", ToSeconds(now - lost_since), options.chief_address,
             envelope.sender == Incarnation{} ? "answer" : "come back", last_error.empty() ? "" : ": " + last_error));
       } else if (next_attempt <= now) {
         next_attempt = kNever;
         connect = true;
-      } else if (next_renew <= now) {
-        next_renew = now + renew;
-        if (stream && welcomed) {
-          renew_on = stream;
-          renewal.envelope = envelope;
-          renewal.body = Renew{doing, (now - doing_since) / std::chrono::milliseconds(1)};
-        }
+      } else if (renewal.next() <= now) {
+        silent = !renewal.Due(now);
+        renew_on = silent ? nullptr : stream;
+        renew.envelope = envelope;
+        renew.body = Renew{doing, (now - doing_since) / std::chrono::milliseconds(1)};
       }
     }
     if (end) return End(*end);
     if (connect) Connect();
+    if (silent) OnSilence();
     // A stream that refuses the message is closing; OnClosed follows and reconnects.
-    if (renew_on) (void)renew_on->Send(std::move(renewal));
+    if (renew_on) (void)renew_on->Send(std::move(renew));
   }
 }
 
@@ -205,6 +205,7 @@ void MemberSession::State::Connect() {
     MutexLock lock(mutex);
     number = ++attempt;
     welcomed = false;
+    renewal.End();
     message.envelope = envelope;
     older = std::exchange(stream, nullptr);
   }
@@ -222,8 +223,10 @@ void MemberSession::State::Connect() {
 
 void MemberSession::State::OnMessage(std::uint64_t from, Message message) {
   MutexLock one_at_a_time(callback_mutex);
-  bool deliver = true;
+  bool deliver = !std::holds_alternative<Renewed>(message.body);
   std::string say;
+  std::shared_ptr<Stream> answer_on;
+  Message answer;
   {
     MutexLock lock(mutex);
     if (from != attempt || ended) return;
@@ -242,16 +245,21 @@ void MemberSession::State::OnMessage(std::uint64_t from, Message message) {
     if (const auto* welcome = std::get_if<Welcome>(&message.body)) {
       envelope.job_id = welcome->job_id;
       envelope.sender = welcome->incarnation;
-      renew = std::max<Duration>(Milliseconds(welcome->renew_ms), std::chrono::milliseconds(1));
-      next_renew = clock.Now() + renew;
+      renewal.Begin(*welcome, clock.Now());
       welcomed = true;
       changed.NotifyAll();
     }
     // The chief is there, whatever it says.
     lost_since = kNever;
+    renewal.Heard(clock.Now());
     said_waiting = false;
     if (!std::holds_alternative<Refuse>(message.body)) backoff.Reset();
-    if (std::holds_alternative<JobEnd>(message.body)) job_ended = true;
+    if (std::holds_alternative<JobEnd>(message.body)) {
+      if (!end_with) end_with = absl::OkStatus();  // the stream is closed after the answer
+      changed.NotifyAll();
+      answer_on = stream;
+      answer = Message{envelope, evenkeel::Leave{"the job has ended"}};
+    }
     if (const auto* refuse = std::get_if<Refuse>(&message.body)) {
       if (refuse->reason == RefuseReason::kRetry) {
         if (last_error != refuse->message) say = absl::StrCat("the chief says not yet: ", refuse->message);
@@ -271,34 +279,50 @@ void MemberSession::State::OnMessage(std::uint64_t from, Message message) {
     }
   }
   if (!say.empty()) LogInfo(say);
+  if (answer_on) (void)answer_on->Send(std::move(answer));  // where that fails, OnClosed follows
   if (deliver) callbacks.on_message(std::move(message));
 }
 
 void MemberSession::State::OnClosed(std::uint64_t from, const absl::Status& status) {
-  bool say = false;
+  MutexLock lock(mutex);
+  if (from != attempt || ended) return;
+  stream.reset();
+  if (!leaving && !end_with && absl::IsUnimplemented(status) && envelope.sender == Incarnation{}) {
+    end_with = NoAnswer(options.chief_address, status);  // no chief will ever be there
+  }
+  Lost(clock.Now(), status.ok() ? "it closed the stream" : std::string(status.message()));
+}
+
+// Its stream is open, but nobody answers there.
+void MemberSession::State::OnSilence() {
+  std::shared_ptr<Stream> silent;
   {
     MutexLock lock(mutex);
-    if (from != attempt || ended) return;
-    stream.reset();
-    welcomed = false;
-    next_renew = kNever;
-    if (leaving || job_ended) {
-      if (!end_with) end_with = absl::OkStatus();
-    } else if (!end_with && absl::IsUnimplemented(status) && envelope.sender == Incarnation{}) {
-      end_with = NoAnswer(options.chief_address, status);  // no chief will ever be there
-    } else if (!end_with) {
-      const TimePoint now = clock.Now();
-      if (lost_since == kNever) lost_since = now;
-      last_error = std::string(status.message());
-      next_attempt = now + backoff.Next();
-      say = !std::exchange(said_waiting, true);
-    }
-    changed.NotifyAll();
+    if (ended || !stream) return;
+    ++attempt;
+    silent = std::exchange(stream, nullptr);
+    Lost(renewal.heard(), absl::StrFormat("it has not answered for %.1f s", ToSeconds(clock.Now() - renewal.heard())));
   }
-  if (say) {
-    LogInfo(absl::StrFormat("waiting for the chief at %s, at most %.1f s (%s)", options.chief_address,
-                            ToSeconds(options.chief_timeout), status.message()));
+  silent->Close();
+}
+
+// The stream is gone, and the chief since then.
+void MemberSession::State::Lost(TimePoint since, const std::string& why) {
+  welcomed = false;
+  renewal.End();
+  changed.NotifyAll();
+  if (end_with) return;
+  if (leaving) {
+    end_with = absl::OkStatus();
+    return;
   }
+  const TimePoint now = clock.Now();
+  if (lost_since == kNever) lost_since = since;
+  last_error = why;
+  next_attempt = now + backoff.Next();
+  if (std::exchange(said_waiting, true)) return;
+  LogInfo(absl::StrFormat("waiting for the chief at %s, at most %.1f s (%s)", options.chief_address,
+                          ToSeconds(lost_since + options.chief_timeout - now), why));
 }
 
 void MemberSession::State::End(const absl::Status& status) {

@@ -108,11 +108,15 @@ absl::StatusOr<Body> AskUntilAnswered(const Body& question, const std::string& a
                                       const Clock& clock, StopSource& stop, Duration timeout) {
   const TimePoint deadline = clock.Now() + timeout;
   Backoff backoff(kFirstDelay, kLongestDelay, RandomNonce());
+  std::string why;
   for (bool said = false;; said = true) {
     const Duration left = std::max<Duration>(deadline - clock.Now(), std::chrono::milliseconds(1));
     absl::StatusOr<Body> answer = Ask(question, address, transport, clock, stop, std::min(left, kLongestTry));
     if (!absl::IsUnavailable(answer.status()) && !absl::IsDeadlineExceeded(answer.status())) return answer;
-    const std::string why(answer.status().message());
+    // The last attempt has little time and ends without a word of its own.
+    if (why.empty() || !absl::IsDeadlineExceeded(answer.status()) || left >= kLongestTry) {
+      why = std::string(answer.status().message());
+    }
     if (clock.Now() >= deadline) {
       return absl::DeadlineExceededError(
           absl::StrFormat("waited %.1f s for the chief at %s to answer: %s", ToSeconds(timeout), address, why));

@@ -168,6 +168,8 @@ void Map(D& d, In<D, Renew> m, Out<D, pb::Renew> p) {
   EK_VALUE(since_ms);
 }
 template <class D>
+void Map(D&, In<D, Renewed>, Out<D, pb::Renewed>) {}
+template <class D>
 void Map(D& d, In<D, Leave> m, Out<D, pb::Leave> p) {
   EK_VALUE(reason);
   EK_VALUE(after_ticket);

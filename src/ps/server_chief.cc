@@ -58,6 +58,7 @@ Actions Server::OnChiefMessage(const Message& message, TimePoint now) {
                  },
                  [&](const JobEnd& body) { OnJobEnd(body); },
                  [&](const Waiting& body) { OnWaiting(body); },
+                 [](const Renewed&) {},
                  [&](const auto&) {
                    RefuseChief(RefuseReason::kMalformed,
                                absl::StrCat(NameOf(message.body), " is not for a parameter server"));
@@ -185,7 +186,6 @@ void Server::OnWelcome(const Envelope& envelope, const Welcome& welcome) {
   job_id_ = welcome.job_id;
   incarnation_ = welcome.incarnation;
   highest_seen_ = std::max(highest_seen_, incarnation_);
-  renew_interval_ = Milliseconds(welcome.renew_ms);
   if (news) {
     Say(LogLevel::kInfo, absl::StrCat(again ? "joined again" : "joined job ", again ? "" : job_id_, " as incarnation ",
                                       incarnation_.value(), ", term ", term_.value()));
@@ -398,7 +398,7 @@ void Server::Fence(Incarnation incarnation) {
   if (worker == nullptr) return;
   worker->live = false;
   const bool kept = worker->staging && worker->staging->complete;
-  Say(LogLevel::kInfo, absl::StrCat(worker->name, ", incarnation ", incarnation.value(), ", is fenced",
+  Say(LogLevel::kInfo, absl::StrCat(worker->name, ", incarnation ", incarnation.value(), ", is no member any more",
                                     kept ? absl::StrCat("; its complete update ", ToString(worker->staging->update),
                                                         " waits for the chief")
                                          : ""));

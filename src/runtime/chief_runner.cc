@@ -26,7 +26,6 @@ namespace evenkeel {
 namespace {
 
 constexpr Duration kShutdownGrace = std::chrono::seconds(3);
-constexpr Duration kFinishedLinger = std::chrono::seconds(5);
 constexpr Duration kFlushInterval = std::chrono::seconds(1);
 // Work for the disk that has not been done yet; beyond it the decisions wait.
 constexpr std::size_t kMaxDiskQueue = 1 << 16;
@@ -69,6 +68,7 @@ class ChiefRunner {
   void DoDiskWork(DiskWork& work);
   absl::Status WriteAndPrune(const Manifest& manifest);
   absl::Status FinishOutputs();
+  void AwaitGoodbyes();
 
   // Constant after Prepare.
   const ChiefRunnerOptions& options_;
@@ -318,6 +318,17 @@ absl::Status ChiefRunner::FinishOutputs() {
   return WriteSummary(storage_, options_.model_dir, end->summary);
 }
 
+// Whoever lost its stream just before the end comes back and hears it.
+void ChiefRunner::AwaitGoodbyes() {
+  MutexLock lock(mutex_);
+  for (;;) {
+    const TimePoint until = chief_->AwaitsUntil();
+    const bool stop = stop_asked_ && !std::exchange(stop_told_, true);
+    if (stop || clock_.Now() >= until) return;
+    changed_.WaitUntil(mutex_, until);
+  }
+}
+
 absl::Status ChiefRunner::Run() {
   EK_RETURN_IF_ERROR(storage_.MakeFolder(options_.model_dir));
   EK_ASSIGN_OR_RETURN(ModelDirLock lock_file, ModelDirLock::Take(options_.model_dir));
@@ -348,15 +359,9 @@ absl::Status ChiefRunner::Run() {
     MutexLock lock(mutex_);
     while (!end_ && output_error_.ok()) changed_.Wait(mutex_);
     output_error = output_error_;
-    if (end_ && end_->finished_before) {
-      // Members that come only now are told at once that there is nothing to do.
-      const TimePoint until = clock_.Now() + kFinishedLinger;
-      while (!stop_asked_ && !chief_->everybody_told() && clock_.Now() < until) changed_.WaitUntil(mutex_, until);
-    }
     while (performing_) changed_.Wait(mutex_);
   }
   timer.join();
-  stop_.Unsubscribe(subscription);
   {
     MutexLock lock(mutex_);
     disk_done_ = true;
@@ -365,6 +370,8 @@ absl::Status ChiefRunner::Run() {
   disk.join();
   // A chief that cannot write decides nothing more; its members are let go without a word of success.
   absl::Status result = output_error.ok() ? FinishOutputs() : output_error;
+  if (result.ok()) AwaitGoodbyes();
+  stop_.Unsubscribe(subscription);
   listener->Shutdown(kShutdownGrace);
   {
     MutexLock lock(mutex_);

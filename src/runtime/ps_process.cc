@@ -72,8 +72,6 @@ constexpr int kMaxFruitlessLives = 8;
 
 std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
 
-std::int64_t Seconds(Duration d) { return std::chrono::duration_cast<std::chrono::seconds>(d).count(); }
-
 std::string TimeOfDay(WallTime time) {
   return absl::FormatTime("%H:%M:%S UTC", absl::FromChrono(std::chrono::time_point_cast<std::chrono::seconds>(time)),
                           absl::UTCTimeZone());
@@ -134,8 +132,10 @@ void PsProcess::Do(ps::SendToChief action) {
   std::shared_ptr<Stream> chief;
   {
     MutexLock lock(mutex_);
-    // Before the Welcome nothing may overtake Join on a fresh stream; what was meant for the former one is void.
-    if (joined_ || std::holds_alternative<Refuse>(action.message.body)) chief = chief_;
+    // Before the Welcome nothing may overtake Join on a fresh stream; what was meant for the former one is void. A job
+    // that is over welcomes nobody, and is answered.
+    const Body& body = action.message.body;
+    if (joined_ || std::holds_alternative<Refuse>(body) || std::holds_alternative<Leave>(body)) chief = chief_;
   }
   if (chief) (void)chief->Send(std::move(action.message));
 }
@@ -241,12 +241,14 @@ void PsProcess::OnChiefMessage(std::uint64_t connection, const Message& message)
   Turn([&]() -> ps::Actions {
     if (connection != connection_) return {};  // of a stream that was given up
     const TimePoint now = clock_.Now();
+    renewal_.Heard(now);
     ps::Actions actions = server_.OnChiefMessage(message, now);
     had_place_ |= std::holds_alternative<Configure>(message.body) || std::holds_alternative<Prepare>(message.body);
-    if (std::holds_alternative<Welcome>(message.body) && message.envelope.term == server_.MakeEnvelope().term) {
+    const auto* welcome = std::get_if<Welcome>(&message.body);
+    if (welcome != nullptr && message.envelope.term == server_.MakeEnvelope().term) {
       joined_ = true;
       backoff_.Reset();
-      next_renew_ = now + std::max<Duration>(server_.renew_interval(), Milliseconds(10));
+      renewal_.Begin(*welcome, now);
       timer_.NotifyAll();
     }
     return actions;
@@ -256,17 +258,21 @@ void PsProcess::OnChiefMessage(std::uint64_t connection, const Message& message)
 void PsProcess::OnChiefClosed(std::uint64_t connection, const absl::Status& status) {
   MutexLock lock(mutex_);
   if (connection != connection_) return;
+  LoseChief(clock_.Now(), status);
+}
+
+void PsProcess::LoseChief(TimePoint since, const absl::Status& status) {
   const TimePoint now = clock_.Now();
   if (joined_) {
-    away_since_ = now;
-    away_since_wall_ = clock_.WallNow();
+    away_since_ = since;
+    away_since_wall_ = clock_.WallNow() - std::chrono::duration_cast<WallTime::duration>(now - since);
     next_waiting_line_ = now;
   }
   if (!status.ok()) away_reason_ = std::string(status.message());
   joined_ = false;
   chief_open_ = false;
   chief_.reset();
-  next_renew_ = kNever;
+  renewal_.End();
   next_attempt_ = now + backoff_.Next();
   timer_.NotifyAll();
   chief_closed_.NotifyAll();
@@ -363,13 +369,15 @@ void PsProcess::CheckChief(TimePoint now, bool& connect, ps::Actions& actions) {
   connect = !chief_open_ && now >= next_attempt_;
   if (now >= next_waiting_line_) {
     next_waiting_line_ = now + kWaitingLine;
-    actions.push_back(ps::LogLine{LogLevel::kInfo, absl::StrCat("waiting for the chief at ", options_.chief_address,
-                                                                ", ", Seconds(deadline - now), " s left")});
+    actions.push_back(
+        ps::LogLine{LogLevel::kInfo, absl::StrFormat("waiting for the chief at %s, at most %.1f s",
+                                                     options_.chief_address, ToSeconds(deadline - now))});
   }
 }
 
 void PsProcess::Step() {
   bool connect = false;
+  std::shared_ptr<Stream> silent;
   Turn([&] {
     const TimePoint now = clock_.Now();
     ps::Actions actions;
@@ -388,22 +396,30 @@ void PsProcess::Step() {
       stop_requested_ = false;
       return actions;
     }
-    if (!joined_) CheckChief(now, connect, actions);
-    if (now >= next_renew_) {
-      actions.push_back(ps::SendToChief{{server_.MakeEnvelope(), server_.State(now)}});
-      next_renew_ = now + std::max<Duration>(server_.renew_interval(), Milliseconds(10));
+    if (now >= renewal_.next()) {
+      if (renewal_.Due(now)) {
+        actions.push_back(ps::SendToChief{{server_.MakeEnvelope(), server_.State(now)}});
+      } else {
+        // Its stream is open, but nobody answers there.
+        silent = std::move(chief_);
+        ++connection_;
+        LoseChief(renewal_.heard(), absl::UnavailableError(absl::StrFormat("it has not answered for %.1f s",
+                                                                           ToSeconds(now - renewal_.heard()))));
+      }
     }
+    if (!joined_) CheckChief(now, connect, actions);
     if (now >= server_.NextDeadline()) {
       ps::Actions late = server_.Tick(now);
       std::move(late.begin(), late.end(), std::back_inserter(actions));
     }
     return actions;
   });
+  if (silent) silent->Close();
   if (connect) Connect();
 }
 
 TimePoint PsProcess::NextWake() const {
-  TimePoint next = std::min({server_.NextDeadline(), next_renew_, stop_at_});
+  TimePoint next = std::min({server_.NextDeadline(), renewal_.next(), stop_at_});
   if (joined_) return next;
   next = std::min({next, next_waiting_line_, away_since_ + options_.chief_timeout});
   return chief_open_ ? next : std::min(next, next_attempt_);

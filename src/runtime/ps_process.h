@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "evenkeel/core/mutex.h"
 #include "evenkeel/core/thread_pool.h"
+#include "evenkeel/protocol/renewal.h"
 #include "evenkeel/ps/server.h"
 #include "evenkeel/ps/shard.h"
 #include "evenkeel/runtime/ps_runner.h"
@@ -102,6 +103,7 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   // Does what is due.
   void Step() ABSL_LOCKS_EXCLUDED(mutex_);
   TimePoint NextWake() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LoseChief(TimePoint since, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CheckChief(TimePoint now, bool& connect, ps::Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Shutdown() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -185,7 +187,7 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   std::string away_reason_ ABSL_GUARDED_BY(mutex_);
   TimePoint next_attempt_ ABSL_GUARDED_BY(mutex_);
   TimePoint next_waiting_line_ ABSL_GUARDED_BY(mutex_);
-  TimePoint next_renew_ ABSL_GUARDED_BY(mutex_) = kNever;
+  Renewal renewal_ ABSL_GUARDED_BY(mutex_);
   Backoff backoff_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "evenkeel/sim/simulation.h"
 #include "nlohmann/json.hpp"
@@ -32,6 +33,37 @@ constexpr std::array<KindName, 16> kKinds = {{{FaultKind::kKill, "kill"},
                                               {FaultKind::kCrashAll, "crash_all"},
                                               {FaultKind::kDrain, "drain"},
                                               {FaultKind::kScale, "scale"}}};
+
+std::string KindNames() {
+  std::string names;
+  for (const KindName& entry : kKinds) absl::StrAppend(&names, names.empty() ? "" : ", ", entry.name);
+  return names;
+}
+
+bool IsNode(const std::string& node) {
+  const std::size_t colon = node.find(':');
+  if (colon == std::string::npos) return node == "chief";
+  const std::string role = node.substr(0, colon);
+  std::uint32_t number = 0;
+  return (role == "worker" || role == "ps") && absl::SimpleAtoi(node.substr(colon + 1), &number);
+}
+
+// "" or what is wrong with the nodes that it names.
+std::string NodeProblem(const Fault& fault) {
+  const bool of_job = fault.kind == FaultKind::kScale || fault.kind == FaultKind::kStop ||
+                      fault.kind == FaultKind::kManifestFailure || fault.kind == FaultKind::kCrashChief ||
+                      fault.kind == FaultKind::kCrashAll;
+  const bool of_pair =
+      fault.kind == FaultKind::kBreak || fault.kind == FaultKind::kPartition || fault.kind == FaultKind::kSlow;
+  constexpr char kNodes[] = "chief, worker:N or ps:N";
+  const std::string what = ToString(fault.kind);
+  if (!of_job && fault.node.empty()) return absl::StrCat(what, " needs a node: ", kNodes);
+  if (of_pair && fault.peer.empty()) return absl::StrCat(what, " needs a peer: ", kNodes);
+  for (const auto& [field, node] : {std::pair("node", fault.node), std::pair("peer", fault.peer)}) {
+    if (!node.empty() && !IsNode(node)) return absl::StrCat(field, " is '", node, "'; it is ", kNodes);
+  }
+  return "";
+}
 
 constexpr std::int64_t kMaxMs = 1'000'000'000;
 constexpr std::uint64_t kMaxCount = 1'000'000;
@@ -106,7 +138,9 @@ absl::StatusOr<std::vector<Fault>> FaultsFromJson(std::string_view json, std::st
                                      " does not fit; fields are at_ms, kind, node, peer, for_ms, share, count"));
       }
     }
-    if (!known_kind) return wrong(i, absl::StrCat("kind is ", list[i].value("kind", Json()).dump()));
+    if (!known_kind)
+      return wrong(i, absl::StrCat("kind is ", list[i].value("kind", Json()).dump(), "; there are ", KindNames()));
+    if (std::string problem = NodeProblem(fault); !problem.empty()) return wrong(i, std::move(problem));
     if (std::max(fault.at_ms, fault.for_ms) > kMaxMs || std::min(fault.at_ms, fault.for_ms) < 0) {
       return wrong(i, absl::StrCat("a time is above ", kMaxMs, " ms"));
     }

@@ -104,6 +104,8 @@ void Invariants::CheckPlace(std::uint32_t server, const Held& held) {
 
 void Invariants::ServerReleased(std::uint32_t server, Term term, Incarnation incarnation) {
   if (term != term_ || !layout_) return;
+  const BasePtr& kept = line().last_checkpoint;
+  if (kept && kept->commit.value() == decided_) return;  // nothing is lost that was decided
   for (std::size_t i = 0; i < layout_->servers.size(); ++i) {
     if (layout_->servers[i] != server || layout_->incarnations[i] != incarnation) continue;
     Break(absl::StrCat(Name(server), " is let go, but layout ", layout_->number.value(), " counts on it"));

@@ -49,8 +49,8 @@ void ServerProcess::OnTimer() {
     return;
   }
   if (!joined_ && chief_ == SessionId{} && now() >= next_attempt_) Connect();
-  if (now() >= next_renew_) {
-    next_renew_ = now() + std::max<Duration>(server_->renew_interval(), Milliseconds(10));
+  if (now() >= renewal_.next()) {
+    if (!renewal_.Due(now())) return GiveUpChief();
     SendToChief({server_->MakeEnvelope(), server_->State(now())});
   }
   Perform(now() >= server_->NextDeadline() ? server_->Tick(now()) : ps::Actions{});
@@ -73,8 +73,14 @@ void ServerProcess::Reconnect() {
   if (ended_ || chief_ == SessionId{}) return;
   joined_ = false;
   away_since_ = now();
-  next_renew_ = kNever;
+  renewal_.End();
   Connect();
+}
+
+// Its stream is open, but nobody answers there.
+void ServerProcess::GiveUpChief() {
+  environment_.network.Close(*this, chief_);
+  OnClosed(chief_);
 }
 
 void ServerProcess::OnMessage(SessionId stream, Message message, Payload payload) {
@@ -91,11 +97,13 @@ void ServerProcess::OnMessage(SessionId stream, Message message, Payload payload
         environment_.interposer.AppliesAgain(index_, *decision)) {
       shard_->fingerprint = NextFingerprint(shard_->fingerprint, *decision);
     }
+    renewal_.Heard(now());
     ps::Actions actions = server_->OnChiefMessage(message, now());
-    if (std::holds_alternative<Welcome>(message.body) && message.envelope.term == server_->MakeEnvelope().term) {
+    const auto* welcome = std::get_if<Welcome>(&message.body);
+    if (welcome != nullptr && message.envelope.term == server_->MakeEnvelope().term) {
       joined_ = true;
       backoff_.Reset();
-      next_renew_ = now() + std::max<Duration>(server_->renew_interval(), Milliseconds(10));
+      renewal_.Begin(*welcome, now());
     }
     return Perform(std::move(actions));
   }
@@ -163,7 +171,7 @@ void ServerProcess::OnClosed(SessionId stream) {
   if (joined_) away_since_ = now();
   joined_ = false;
   chief_ = SessionId{};
-  next_renew_ = kNever;
+  renewal_.End();
   next_attempt_ = now() + backoff_.Next();
   Perform({});
 }
@@ -184,9 +192,7 @@ void ServerProcess::Perform(ps::Actions actions) {
       environment_.network.Close(*this, close->session);
       environment_.scheduler.At(now(), this, [this, stream = close->session] { OnClosed(stream); });
     } else if (std::holds_alternative<ps::RejoinChief>(action)) {
-      if (chief_ == SessionId{}) continue;
-      environment_.network.Close(*this, chief_);
-      OnClosed(chief_);
+      if (chief_ != SessionId{}) GiveUpChief();
     } else if (auto* pull = std::get_if<ps::ServePull>(&action)) {
       ServePull(pull->session, pull->request);
     } else if (auto* finish = std::get_if<ps::Finish>(&action)) {
@@ -219,7 +225,7 @@ void ServerProcess::Perform(ps::Actions actions) {
     }
   }
   if (ended_) return;
-  TimePoint wake = std::min(next_renew_, stop_at_);
+  TimePoint wake = std::min(renewal_.next(), stop_at_);
   if (!joined_) wake = std::min(wake, away_since_ + environment_.experiment.membership.chief_timeout);
   if (!joined_ && chief_ == SessionId{}) wake = std::min(wake, next_attempt_);
   environment_.scheduler.Wake(*this, wake);

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "evenkeel/protocol/renewal.h"
 #include "evenkeel/protocol/stream.h"
 #include "evenkeel/ps/server.h"
 #include "evenkeel/ps/shard.h"
@@ -72,6 +73,7 @@ class ServerProcess final : public Peer {
 
   void Perform(ps::Actions actions);
   void SendToChief(Message message);
+  void GiveUpChief();
   void Connect();
   void OnStage(SessionId stream, const Message& message, Payload payload);
   void NoteStale(const ps::Actions& actions, const Envelope& envelope);
@@ -120,7 +122,7 @@ class ServerProcess final : public Peer {
   bool joined_ = false;
   TimePoint away_since_{};
   TimePoint next_attempt_{};
-  TimePoint next_renew_ = kNever;
+  Renewal renewal_;
   Backoff backoff_;
 
   std::deque<Work> work_;

@@ -109,15 +109,19 @@ void WorkerProcess::OnMessage(SessionId stream, Message message, Payload) {
   Advance();
 }
 
+void WorkerProcess::LoseChief(TimePoint since) {
+  chief_ = SessionId{};
+  welcomed_ = false;
+  renewal_.End();
+  if (lost_since_ == kNever) lost_since_ = since;
+  next_attempt_ = now() + backoff_.Next();
+}
+
 void WorkerProcess::OnClosed(SessionId stream) {
   if (ended_) return;
   if (stream == chief_) {
-    chief_ = SessionId{};
-    welcomed_ = false;
-    next_renew_ = kNever;
+    LoseChief(now());
     if (leaving_ || job_over_) return End();
-    if (lost_since_ == kNever) lost_since_ = now();
-    next_attempt_ = now() + backoff_.Next();
   }
   for (Link& link : links_) {
     if (link.stream != stream) continue;
@@ -146,6 +150,7 @@ void WorkerProcess::OnChief(Message message) {
     envelope_.membership_epoch = std::max(envelope_.membership_epoch, message.envelope.membership_epoch);
   }
   lost_since_ = kNever;
+  renewal_.Heard(now());
   backoff_.Reset();
   if (const auto* welcome = std::get_if<Welcome>(&message.body)) {
     OnWelcome(*welcome);
@@ -181,8 +186,7 @@ void WorkerProcess::OnChief(Message message) {
 void WorkerProcess::OnWelcome(const Welcome& welcome) {
   envelope_.job_id = welcome.job_id;
   envelope_.sender = welcome.incarnation;
-  renew_ = std::max<Duration>(Milliseconds(welcome.renew_ms), Milliseconds(1));
-  next_renew_ = now() + renew_;
+  renewal_.Begin(welcome, now());
   welcomed_ = true;
   if (welcome_ && welcome_->incarnation != welcome.incarnation) return End();  // taken for a new process
   if (ready_) ToChief(Ready{});
@@ -294,9 +298,16 @@ void WorkerProcess::Advance() {
     return End();
   }
   if (next_attempt_ <= now()) Connect();
-  if (next_renew_ <= now()) {
-    next_renew_ = now() + renew_;
-    ToChief(Renew{"working", 0});
+  if (renewal_.next() <= now()) {
+    if (renewal_.Due(now())) {
+      ToChief(Renew{"working", 0});
+    } else if (leaving_) {
+      return End();
+    } else {
+      // Its stream is open, but nobody answers there.
+      environment_.network.Close(*this, chief_);
+      LoseChief(renewal_.heard());
+    }
   }
   for (Link& link : links_) {
     if (leaving_ || link.stream != SessionId{} || link.next_attempt > now()) continue;
@@ -324,7 +335,7 @@ void WorkerProcess::Advance() {
       StageAll(link);
     }
   }
-  TimePoint wake = std::min({next_attempt_, next_renew_, leave_deadline_});
+  TimePoint wake = std::min({next_attempt_, renewal_.next(), leave_deadline_});
   if (lost_since_ != kNever) wake = std::min(wake, lost_since_ + membership.chief_timeout);
   for (const Link& link : links_) {
     if (!leaving_ && link.stream == SessionId{}) wake = std::min(wake, link.next_attempt);

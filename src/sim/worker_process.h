@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "evenkeel/protocol/layout.h"
+#include "evenkeel/protocol/renewal.h"
 #include "evenkeel/protocol/stream.h"
 #include "sim/environment.h"
 
@@ -60,6 +61,7 @@ class WorkerProcess final : public Peer {
   void StageClosing(Link& link);
   void StageAll(Link& link);
   void ToChief(Body body);
+  void LoseChief(TimePoint since);
   void ToServer(Link& link, Body body, Payload payload = {});
   bool Cancelled() const { return outcome_ && current_ && outcome_->update == current_->update; }
   void End();
@@ -77,8 +79,7 @@ class WorkerProcess final : public Peer {
   bool welcomed_ = false;  // on this stream
   TimePoint lost_since_{};
   TimePoint next_attempt_{};
-  TimePoint next_renew_ = kNever;
-  Duration renew_{0};
+  Renewal renewal_;
   TimePoint leave_deadline_ = kNever;
   Backoff backoff_;
 

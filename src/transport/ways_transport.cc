@@ -260,7 +260,10 @@ class WaysTransport final : public Transport {
         LogWarning(absl::StrCat("no ", way->name(), " to ", address, ": ", opened.status().message()));
       }
     }
-    return absl::UnavailableError(absl::StrCat("[connect] ", address, " has none of the ways allowed here"));
+    std::string allowed;
+    for (const auto& way : ways_) absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", way->name());
+    return absl::UnavailableError(
+        absl::StrCat("[connect] ", address, " offers none of the data paths that are allowed here: ", allowed));
   }
 
   std::vector<Way> Known() const {

@@ -155,7 +155,9 @@ void ServerLink::OnClosed(std::uint64_t attempt, const absl::Status& status) {
     last_error_ = std::string(status.message());
     next_attempt_ = clock_.Now() + backoff_.Next();
   }
-  if (was_up) LogInfo(absl::StrCat("the stream to ", server_, " at ", address_, " broke: ", status.message()));
+  if (was_up)
+    LogInfo(absl::StrCat("the stream to ", server_, " at ", address_,
+                         " broke: ", status.ok() ? "it was closed there" : status.message()));
   callbacks_.on_down();
 }
 

@@ -100,7 +100,7 @@ struct LogLineAction {
   LogLevel level = LogLevel::kInfo;
   std::string text;
 };
-// The job is over: let queued messages go out, then end with this status. parameters_sha256 is left to the runner.
+// The job is over: end with this status once AwaitsUntil() has passed. parameters_sha256 is left to the runner.
 struct EndAction {
   absl::Status status;
   Summary summary;
@@ -132,8 +132,9 @@ class Chief {
   // For `evenkeel status` and progress displays: a JSON object.
   std::string StatusJson(TimePoint now) const;
   bool ended() const;
-  // After the end: every server, listed worker and expected evaluator has been told.
-  bool everybody_told() const;
+  // After the end: until then it must be there for members that have not said that they know of it, as long as their
+  // leases last. TimePoint::min() once all have.
+  TimePoint AwaitsUntil() const;
 
  private:
   struct Impl;

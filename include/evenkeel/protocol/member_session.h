@@ -1,5 +1,5 @@
 // A member's side of the conversation with the chief: joins, renews its lease, comes back after a broken stream, and
-// gives up after chief_timeout.
+// gives up after chief_timeout without a word of it.
 //
 // Threading: Send, SetState and Leave are thread-safe and may be called from the callbacks. Callbacks come one at a
 // time, never under a lock of the session. Destruction waits for a callback in progress; do not destroy from a
@@ -24,7 +24,7 @@ struct MemberSessionOptions {
   std::string spec_hash;
   std::string job_id;  // of the job that this process belongs to already; empty: it takes the chief's
   Join join;           // its nonce names this life of the process
-  Duration chief_timeout = std::chrono::seconds(60);   // without a stream to the chief
+  Duration chief_timeout = std::chrono::seconds(60);   // since the chief's last word
   Duration connect_timeout = std::chrono::seconds(5);  // of one attempt
 };
 
@@ -34,8 +34,8 @@ class MemberSession {
     // Every message of the chief's, Welcome first on each stream. Messages of an older term are left out.
     std::function<void(Message)> on_message;
     // Once, last. kPermissionDenied: refused for good; kFailedPrecondition: this incarnation was fenced;
-    // kDeadlineExceeded: the chief did not answer for chief_timeout; ok: the stream ended after Leave or after a
-    // JobEnd.
+    // kDeadlineExceeded: the chief did not answer for chief_timeout; ok: the stream ended after Leave, or a JobEnd
+    // came.
     std::function<void(const absl::Status&)> on_end;
   };
 

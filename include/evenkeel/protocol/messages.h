@@ -69,11 +69,15 @@ struct Ready {
   friend bool operator==(const Ready&, const Ready&) = default;
 };
 
-// Extends the lease. `state` is what the process does or waits for ("waiting for ticket"), since_ms how long already.
+// Extends the lease; answered by Renewed. `state` is what the process does or waits for ("waiting for ticket"),
+// since_ms how long already.
 struct Renew {
   std::string state;
   std::int64_t since_ms = 0;
   friend bool operator==(const Renew&, const Renew&) = default;
+};
+struct Renewed {
+  friend bool operator==(const Renewed&, const Renewed&) = default;
 };
 
 struct Leave {
@@ -542,7 +546,7 @@ using Body =
                  Configured, KeptDecisions, MembersAck, Staged, Sealed, Applied, SnapshotDone,                       //
                  Hello, HelloAck, Stage, StageAck, Pull, PullData,                                                   //
                  ExperimentRequest, ExperimentReply, Drain, OrderReply, LeaveNow,                                    //
-                 Scale, Prepare, Fill, Abandon, Switch, Prepared, Filled, Fetch, FetchData>;
+                 Scale, Renewed, Prepare, Fill, Abandon, Switch, Prepared, Filled, Fetch, FetchData>;
 
 struct Message {
   Envelope envelope;

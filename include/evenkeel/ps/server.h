@@ -205,7 +205,6 @@ class Server {
   // What the process does or waits for.
   Renew State(TimePoint now) const;
   // How often the chief wants a Renew; 0 before the first Welcome.
-  Duration renew_interval() const { return renew_interval_; }
   bool welcomed() const { return welcomed_; }
   bool ended() const { return ended_; }
   Version published() const { return published_; }
@@ -366,7 +365,6 @@ class Server {
   std::string job_id_;
   Term term_;
   Incarnation incarnation_;
-  Duration renew_interval_{0};
   std::string state_text_;
   std::string waits_for_;  // whom the job waits for, as the chief said last
   TimePoint state_since_{};

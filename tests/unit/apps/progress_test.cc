@@ -49,7 +49,7 @@ TEST_CASE("a job that stands still shows until when, what then, and no rate", "[
   status["waiting_unless"] = "more workers join";
   const std::string expected =
       "waiting for workers: 1 of at least 2 are here; the job ends in 12.3 s unless more workers join";
-  CHECK(StatusLine(status.dump()) == "running  step 400  epoch 3.25 of 5  " + expected);
+  CHECK(StatusLine(status.dump()) == "waiting  step 400  epoch 3.25 of 5  " + expected);
   for (const Lines& lines : {StatusLines(status.dump()), FullStatusLines(status.dump())}) {
     CHECK(lines.back() == expected);
     CHECK_FALSE(AnyHas(lines, "examples/s"));

@@ -47,6 +47,30 @@ Join SecondLife(const std::string& name, std::uint64_t nonce, Incarnation former
 
 }  // namespace
 
+TEST_CASE("after the end the chief is awaited by those who have not heard, as long as their leases last", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 600;
+  options.overrides = "membership.lease_ms=2000 membership.renew_ms=500 train.global_batch_size=120";
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 4; });
+  const bool lost = GENERATE(false, true);
+  if (lost) {
+    cluster.RunUntil([&] { return cluster.manifests().size() == 2; });  // all has been committed
+    cluster.PauseWorker(1, true);
+  }
+  REQUIRE(cluster.Run());
+  REQUIRE(cluster.end()->summary.status == "finished");
+  REQUIRE(cluster.chief().AwaitsUntil() > cluster.now());
+  REQUIRE(cluster.chief().AwaitsUntil() <= cluster.now() + std::chrono::seconds(2));
+  for (int i = 0; i < 1000; ++i) cluster.StepOnce();
+  if (lost) {
+    REQUIRE(cluster.chief().AwaitsUntil() != TimePoint::min());
+    cluster.PauseWorker(1, false);
+    for (int i = 0; i < 1000; ++i) cluster.StepOnce();
+  }
+  REQUIRE(cluster.chief().AwaitsUntil() == TimePoint::min());
+}
+
 TEST_CASE("a job that runs out of workers fails with all that it has trained in a checkpoint", "[chief]") {
   FakeClusterOptions options;
   options.samples = 60000;

@@ -244,7 +244,11 @@ void FakeCluster::ServerReceives(int index, const Message& message) {
   Server& server = servers_[static_cast<std::size_t>(index)];
   auto reply = [&](Body body) { to_chief_[server.session].push_back(FromServer(index, std::move(body))); };
   if (const auto* welcome = std::get_if<Welcome>(&message.body)) server.incarnation = welcome->incarnation;
-  if (const auto* configure = std::get_if<Configure>(&message.body)) {
+  const auto* configure = std::get_if<Configure>(&message.body);
+  if (configure != nullptr && server.generation == message.envelope.generation &&
+      server.layout == message.envelope.layout) {
+    reply(Configured{server.place, configure->version, 64});  // it came twice
+  } else if (configure != nullptr) {
     server.generation = message.envelope.generation;
     server.layout = message.envelope.layout;
     server.place = configure->server;
@@ -291,6 +295,9 @@ void FakeCluster::ServerReceives(int index, const Message& message) {
     reply(Configured{server.place, order->version, 64});
   }
   if (std::holds_alternative<Abandon>(message.body)) server.prepared.reset();
+  if (std::holds_alternative<JobEnd>(message.body)) {
+    reply(Leave{"the job has ended"});
+  }
   if (std::holds_alternative<LeaveNow>(message.body)) {
     server.released = true;
     reply(Leave{"released"});
@@ -338,7 +345,7 @@ void FakeCluster::ServerReceives(int index, const Message& message) {
   }
   if (const auto* snapshot = std::get_if<Snapshot>(&message.body)) {
     REQUIRE(snapshot->version.commit == server.version.commit);
-    const bool fails = index == 0 && snapshot->version.commit == failing_snapshot_;
+    const bool fails = index == 0 && (failing_snapshots_ || snapshot->version.commit == failing_snapshot_);
     reply(SnapshotDone{snapshot->version, snapshot->file, 100, 7, fails ? "no space is left" : ""});
   }
 }
@@ -411,7 +418,10 @@ void FakeCluster::WorkerReceives(int index, const Message& message) {
     worker.refusal = refuse->message;
     if (refuse->reason != RefuseReason::kRetry) worker.ended = true;
   }
-  if (std::holds_alternative<JobEnd>(message.body)) worker.ended = true;
+  if (std::holds_alternative<JobEnd>(message.body)) {
+    worker.ended = true;
+    to_chief_[worker.session].push_back(FromWorker(index, Leave{"the job has ended"}));
+  }
 }
 
 void FakeCluster::StepOnce() {

@@ -53,6 +53,7 @@ class FakeCluster {
   void SetFillError(std::string error) { fill_error_ = std::move(error); }
   // The first server cannot write its part of this commit's checkpoint.
   void FailSnapshot(CommitNumber commit) { failing_snapshot_ = commit; }
+  void FailSnapshots(bool all) { failing_snapshots_ = all; }
   OrderReply Order(Body order);
   int StartWorker(const std::string& name);  // returns its index
   // The worker's next stage reports this many NaNs.
@@ -177,6 +178,7 @@ class FakeCluster {
   bool hold_prepared_ = false;
   std::vector<std::pair<SessionId, Message>> held_prepared_;
   std::optional<CommitNumber> failing_snapshot_;
+  bool failing_snapshots_ = false;
 };
 
 }  // namespace evenkeel

@@ -1,4 +1,5 @@
 // Which servers share the parameters: lost ones that do not come back, ones that leave, ones that are added.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
 #include <string>
@@ -175,9 +176,46 @@ TEST_CASE("the last server is not let go", "[chief]") {
   REQUIRE_FALSE(reply.accepted);
   REQUIRE(absl::StrContains(reply.message, "last server"));
   REQUIRE(cluster.Order(Drain{"ps:7"}).unknown);
-  cluster.AskServerToLeave(0);
   REQUIRE(cluster.Run());
   CheckExact(cluster);
+}
+
+TEST_CASE("the last server that is told to end goes after a checkpoint, and nothing is trained again", "[chief]") {
+  FakeClusterOptions options = Options(kModes[GENERATE(0, 1, 2)]);
+  options.servers = GENERATE(1, 2);
+  options.duplicate = GENERATE(0.0, 0.3);
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() >= 5; });
+  for (int i = 0; i < options.servers; ++i) cluster.AskServerToLeave(i);
+  cluster.RunUntil([&] { return cluster.ServerReleased(0); });
+  REQUIRE(cluster.manifests().back().version == cluster.commits().back().decision.version);
+  cluster.RunUntil([&] { return cluster.rollbacks() == 1; });
+  const std::size_t before = cluster.commits().size();
+  for (int i = 0; i < options.servers; ++i) cluster.StartServer(i);
+  REQUIRE(cluster.Run());
+  CheckExact(cluster);
+  REQUIRE(cluster.commits().size() == cluster.surviving_commits().size());
+  REQUIRE(cluster.commits().size() > before);
+  REQUIRE(cluster.end()->summary.samples_rolled_back == 0);
+}
+
+TEST_CASE("the last server that cannot write its checkpoint is asked again", "[chief]") {
+  FakeClusterOptions options = Options("");
+  options.servers = 1;
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() >= 5; });
+  cluster.FailSnapshots(true);
+  cluster.AskServerToLeave(0);
+  const auto failures = [&] {
+    return std::count_if(cluster.lines().begin(), cluster.lines().end(),
+                         [](const std::string& line) { return absl::StrContains(line, "failed on ps:0"); });
+  };
+  cluster.RunUntil([&] { return failures() == 3; });
+  REQUIRE(failures() == 3);
+  REQUIRE_FALSE(cluster.ServerReleased(0));
+  cluster.FailSnapshots(false);
+  cluster.RunUntil([&] { return cluster.ServerReleased(0); });
+  REQUIRE(cluster.manifests().back().version == cluster.commits().back().decision.version);
 }
 
 }  // namespace evenkeel

@@ -184,6 +184,7 @@ inline std::vector<Body> SampleBodies() {
       OrderReply{.accepted = true, .message = "m", .unknown = true},
       LeaveNow{.reason = "r"},
       Scale{.servers = 3},
+      Renewed{},
       Prepare{.layout = LayoutNumber(4),
               .server = ServerIndex(1),
               .servers = 3,

@@ -88,6 +88,34 @@ TEST_CASE("a server whose chief is gone for good ends", "[runtime]") {
   CHECK(job.Result().code() == absl::StatusCode::kDeadlineExceeded);
 }
 
+TEST_CASE("a server whose chief says nothing on an open stream joins it again", "[runtime]") {
+  Job job;
+  job.ListenAsChief();
+  job.StartServer();
+  const Join first = job.Welcome(1, /*lease_ms=*/100);
+  job.Place();
+  const std::shared_ptr<Inbox> silent = job.from_server_;
+  const Join second = job.Welcome(2);
+  CHECK(second.nonce == first.nonce);
+  silent->AwaitClosed();
+  job.Tell(JobEnd{true, "finished", ""});
+  CHECK(job.Result().ok());
+}
+
+TEST_CASE("a server that hears of the end only when it comes back says so", "[runtime]") {
+  Job job;
+  job.ListenAsChief();
+  job.StartServer();
+  job.Welcome();
+  job.Place();
+  job.to_server_->Close();
+  job.NextStream(2);
+  job.from_server_->Next<Join>();
+  job.Tell(JobEnd{true, "finished", ""});
+  job.from_server_->Next<Leave>();
+  CHECK(job.Result().ok());
+}
+
 TEST_CASE("a server that is told to stop takes leave", "[runtime]") {
   Job job;
   job.ListenAsChief();

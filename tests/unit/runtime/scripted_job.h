@@ -118,19 +118,21 @@ class Job {
     return *result_;
   }
 
-  // Waits for the server's n-th stream and welcomes it.
-  Join Welcome(std::size_t n = 1) {
+  // Waits for the server's n-th stream.
+  void NextStream(std::size_t n) {
     const TimePoint deadline = Clock::Real().Now() + std::chrono::seconds(30);
-    {
-      MutexLock lock(mutex_);
-      while (streams_.size() < n) {
-        if (!changed_.WaitUntil(mutex_, deadline)) FAIL("the server did not connect");
-      }
-      to_server_ = streams_[n - 1].first;
-      from_server_ = streams_[n - 1].second;
+    MutexLock lock(mutex_);
+    while (streams_.size() < n) {
+      if (!changed_.WaitUntil(mutex_, deadline)) FAIL("the server did not connect");
     }
+    to_server_ = streams_[n - 1].first;
+    from_server_ = streams_[n - 1].second;
+  }
+  // And welcomes it.
+  Join Welcome(std::size_t n = 1, std::int64_t lease_ms = 10000) {
+    NextStream(n);
     evenkeel::Join join = from_server_->NextBody<evenkeel::Join>();
-    Tell(evenkeel::Welcome{.incarnation = Incarnation(1), .job_id = kJob, .lease_ms = 10000, .renew_ms = 20});
+    Tell(evenkeel::Welcome{.incarnation = Incarnation(1), .job_id = kJob, .lease_ms = lease_ms, .renew_ms = 20});
     address_ = join.address;
     return join;
   }

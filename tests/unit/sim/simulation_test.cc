@@ -60,10 +60,17 @@ TEST_CASE("a wrong list of faults names the entry and the field", "[sim]") {
   auto error = [](const char* json) { return std::string(FaultsFromJson(json, "f.json").status().message()); };
   CHECK_THAT(error(R"([{"kind": "scale", "count": -1}])"), Catch::Contains("fault 0: 'count': -1"));
   CHECK(error("{") == "f.json: not a JSON list of faults");
-  CHECK_THAT(error(R"([{"kind": "pause"}, {"kind": "paws"}])"), Catch::Contains("fault 1: kind is \"paws\""));
+  CHECK_THAT(error(R"([{"kind": "pause", "node": "chief"}, {"kind": "paws"}])"),
+             Catch::Contains("fault 1: kind is \"paws\""));
   CHECK_THAT(error(R"([{"kind": "kill", "share": 2}])"), Catch::Contains("fault 0: 'share': 2"));
   CHECK_THAT(error(R"([{"kind": "kill", "at_ms": -1}])"), Catch::Contains("fault 0: 'at_ms': -1"));
   CHECK_THAT(error(R"([{"at_ms": 1}])"), Catch::Contains("fault 0: kind is null"));
+  CHECK_THAT(error(R"([{"at_ms": 1, "kind": "bogus"}])"), Catch::Contains("kind is \"bogus\"; there are kill, vanish"));
+  CHECK_THAT(error(R"([{"at_ms": 1, "kind": "kill"}])"), Catch::Contains("kill needs a node: chief, worker:N or ps:N"));
+  CHECK_THAT(error(R"([{"at_ms": 1, "kind": "kill", "node": "wroker:1"}])"), Catch::Contains("node is 'wroker:1'"));
+  CHECK_THAT(error(R"([{"at_ms": 1, "kind": "slow", "node": "chief"}])"), Catch::Contains("slow needs a peer"));
+  CHECK_THAT(error(R"([{"at_ms": 1, "kind": "slow", "node": "chief", "peer": "ps:"}])"),
+             Catch::Contains("peer is 'ps:'"));
   CHECK(FaultsFromJson("[]", "f.json")->empty());
 }
 
