@@ -65,7 +65,21 @@ absl::Status BatchController::MakeRanges(std::int64_t total) {
 void BatchController::MakeLines() {
   lines_.clear();
   if (unmeasured_ > 0) return BelieveLines();
-  for (const Brief& brief : briefs_) lines_.push_back(brief.Line());
+  double fixed_share = 0;
+  for (const Brief& brief : briefs_) {
+    const StepTimeLine& line = lines_.emplace_back(brief.Line());
+    fixed_share += line.fixed / line.At(static_cast<double>(std::max<std::int64_t>(brief.batch, 1)));
+  }
+  if (!drift_.follows()) return;
+  // While step times wander, a worker that was slow with a small batch looks as if batches cost it nothing: nobody's
+  // share of fixed costs is taken to be more than that of all.
+  fixed_share /= static_cast<double>(briefs_.size());
+  for (std::size_t i = 0; i < briefs_.size(); ++i) {
+    if (briefs_[i].batch <= 0) continue;
+    const auto batch = static_cast<double>(briefs_[i].batch);
+    const double seconds = lines_[i].At(batch), fixed = std::min(lines_[i].fixed, fixed_share * seconds);
+    lines_[i] = {fixed, (seconds - fixed) / batch};
+  }
 }
 
 // Where not everybody has been measured: from what was assumed, declared, or else is the mean of the others.

@@ -6,30 +6,30 @@
 namespace evenkeel {
 namespace {
 
-constexpr double kMemory = 0.98;  // per step
-constexpr double kBetter = 0.03;  // of the line's squared errors, by which a level's must be less
-constexpr double kImmaterial = 0.02;  // smaller errors, in logarithms, are all alike: no batch follows them
-constexpr double kSurely = 4;     // deviations
-constexpr double kNoLonger = 1;   // deviations, below which it is followed no more
+constexpr double kMemory = 0.98;      // per step
+constexpr double kBetter = 0.01;      // of the line's squared errors, by which a level's must be less
+constexpr double kImmaterial = 0.01;  // smaller errors, in logarithms, are all alike: no batch follows them
+constexpr double kSurely = 4;         // deviations
+constexpr double kNoLonger = 1;       // deviations, below which it is followed no more
 
 }  // namespace
 
 void StepTimeDrift::Levels::Shift(double by) {
   for (double& level : now_) level += by;
-  for (double& level : before_) level += by;
 }
 
 void StepTimeDrift::Levels::Learn(double log_ratio) {
-  before_ = now_;
   for (std::size_t rate = 0; rate < kRates.size(); ++rate) now_[rate] += kRates[rate] * (log_ratio - now_[rate]);
 }
 
 void StepTimeDrift::Score(const Levels& levels, double log_ratio, double outlier) {
-  const auto squared = [outlier](double error) { return std::clamp(error * error, kImmaterial * kImmaterial, outlier * outlier); };
+  const auto squared = [outlier](double error) {
+    return std::clamp(error * error, kImmaterial * kImmaterial, outlier * outlier);
+  };
   const double line = squared(log_ratio);
   line_squares_ += line;
   for (std::size_t rate = 0; rate < kRates.size(); ++rate) {
-    const double more = squared(log_ratio - levels.before(rate)) - line;
+    const double more = squared(log_ratio - levels.at(rate)) - line;
     more_[rate] += more;
     more_squares_[rate] += more * more;
   }

@@ -26,10 +26,9 @@ class StepTimeDrift {
     // The line itself has moved by this much, in logarithms.
     void Shift(double by);
     void Learn(double log_ratio);
-    double before(std::size_t rate) const { return before_[rate]; }
 
    private:
-    std::array<double, kRates.size()> now_{}, before_{};
+    std::array<double, kRates.size()> now_{};
   };
 
   // One step of one worker, before its levels learn it; log_ratio of measured over the line's prediction. Errors beyond
