@@ -258,6 +258,38 @@ TEST_CASE("where fixed costs dominate, the model is never 3% slower than equal s
   }
 }
 
+TEST_CASE("step times that wander are followed; those that do not are left alone", "[chief]") {
+  for (bool wanders : {false, true}) {
+    Cluster cluster({}, 11);
+    for (int i = 0; i < 8; ++i) cluster.Add({0.02, 1e-3});
+    std::vector<double> level(8, 0.0);
+    cluster.noise = wanders ? 0.02 : 0.1;
+    double slowest = 0, equal = 0;
+    std::int64_t settled = 0;
+    for (int step = 0; step < 600; ++step) {
+      for (std::size_t i = 0; wanders && i < 8; ++i) {  // over tens of steps, by 10%
+        level[i] = 0.98 * level[i] + 0.02 * cluster.rng.NextNormal();
+        cluster.machines[i] = {0.02 * std::exp(level[i]), 1e-3 * std::exp(level[i])};
+      }
+      REQUIRE(cluster.Step(8 * 128));
+      if (step < 200) {
+        settled = cluster.controller.changes();
+        continue;
+      }
+      slowest += cluster.slowest;
+      double most = 0;
+      for (std::size_t i = 0; i < 8; ++i) most = std::max(most, cluster.Seconds(i, 128));
+      equal += most;
+    }
+    INFO(slowest / equal << ", " << cluster.controller.changes() - settled << " changes");
+    if (wanders) {
+      CHECK(slowest < 0.93 * equal);
+    } else {
+      CHECK(cluster.controller.changes() - settled <= 4);
+    }
+  }
+}
+
 TEST_CASE("shares are right within 3 steps of a join and a leave", "[chief]") {
   Cluster cluster;
   for (double speed : {2.0, 17.0, 20.0}) cluster.Add({0, 1 / speed});
