@@ -16,6 +16,7 @@ constexpr double kOtherMachine = 2;  // of what is remembered, as a worker times
 constexpr double kTimedBatch = 32;   // at which the two are compared
 constexpr int kUntaughtMax = 2;      // steps whose size is new, in a row, that teach nothing
 constexpr double kNotable = 0.15;    // log of a change of speed that does not wait for the hold-off
+constexpr double kComputingRate = 0.1;  // weight of the newest step in the part of it that computes
 constexpr double kOutlier = 4;       // deviations of noise, beyond which a step tells no more of a drift
 
 using Mode = BatchControllerOptions::Mode;
@@ -103,11 +104,17 @@ void BatchController::Remember(State::Record record) {
   history_.insert_or_assign(std::move(name), Memory{history_order_++, std::move(record)});
 }
 
-void BatchController::Observe(Incarnation worker, std::int64_t batch, double seconds, bool first_of_size) {
+void BatchController::Observe(Incarnation worker, std::int64_t batch, double seconds, bool first_of_size,
+                              double computing) {
   const std::ptrdiff_t found = Find(worker);
   if (found < 0 || batch <= 0 || !(seconds > 0) || !std::isfinite(seconds)) return;
   const auto at = static_cast<std::size_t>(found);
   Worker& learner = workers_[at];
+  if (computing > 0) {
+    Brief& brief = briefs_[at];
+    const double rate = brief.measured ? kComputingRate : 1;
+    brief.computing += rate * (std::min(computing, 1.0) - brief.computing);
+  }
   learner.model.AssumeNoise(noise_squares_, noise_steps_);
   if (!Teaches(learner, batch, seconds, first_of_size)) return TakeBrief(at);
   if (options_.mode == Mode::kProportional && batch == briefs_[at].batch) Smooth(learner, batch, seconds);

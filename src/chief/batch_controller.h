@@ -20,6 +20,7 @@
 // Threading: none; one caller at a time. Reads no clock: a step is one Plan(). Deterministic.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -100,8 +101,10 @@ class BatchController {
 
   // A finished step: its time without waiting. Unknown workers and values that are no time are ignored.
   // `first_of_size`: it also made what the worker needs for a batch of this size, which the next ones find; it teaches
-  // only what it can prove.
-  void Observe(Incarnation worker, std::int64_t batch, double seconds, bool first_of_size = false);
+  // only what it can prove. `computing`: the part of the time, in (0, 1], that went into the samples; the rest (messages,
+  // a core that others had) is expected to stay whatever the batch.
+  void Observe(Incarnation worker, std::int64_t batch, double seconds, bool first_of_size = false,
+               double computing = 1);
 
   // The shares of the next step, in order of joining; counts as a step.
   // Errors: kInvalidArgument where the bounds cannot hold; nothing changes. kFailedPrecondition without workers.
@@ -161,11 +164,18 @@ class BatchController {
     bool measured = false;            // the rest is from its own steps
     StepTimeModel::Belief belief;
     double drift = 1;  // by which its steps take longer now than the line says
+    double computing = 1;  // the part of a step that went into the samples, of late
     double noise_squares = 0, noise_steps = 0;
     StepTimeLine planned{0, 1};  // what `batch` was decided by
 
     StepTimeLine Line() const {  // requires `measured`
-      const StepTimeLine line = batch > 0 ? belief.CautiousLine(static_cast<double>(batch)) : belief.line;
+      if (batch <= 0) return {belief.line.fixed * drift, belief.line.per_sample * drift};
+      const auto size = static_cast<double>(batch);
+      StepTimeLine line = belief.CautiousLine(size);
+      // Through the same t(batch): no sample costs more than what was spent on samples.
+      const double seconds = line.At(size);
+      line.per_sample = std::min(line.per_sample, computing * seconds / size);
+      line.fixed = seconds - line.per_sample * size;
       return {line.fixed * drift, line.per_sample * drift};
     }
   };
