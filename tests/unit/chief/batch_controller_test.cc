@@ -1,3 +1,4 @@
+#include "absl/strings/str_cat.h"
 #include "chief/batch_controller.h"
 
 #include <algorithm>
@@ -466,26 +467,22 @@ TEST_CASE("one outlier is not a change of speed; a change is found within 6 step
 
 // Two workers on a busy machine: a step is nearly all waiting for cores and messages, and wanders by itself.
 TEST_CASE("batches do not follow time that samples do not take", "[chief]") {
-  for (const double computing : {0.005, 0.05}) {
+  for (const double computing : {1.0, 0.005}) {
     Rng rng(7);
     BatchController controller({});
-    const Incarnation a(1), b(2);
-    controller.AddWorker(a, "a", 0);
-    controller.AddWorker(b, "b", 0);
+    const Incarnation ids[2] = {Incarnation(1), Incarnation(2)};
+    for (const Incarnation id : ids) controller.AddWorker(id, absl::StrCat("w", id.value()), 0);
     double level[2] = {0, 0};
-    std::int64_t moved = 0;
     for (int step = 0; step < 2000; ++step) {
       const auto shares = *controller.Plan(64);
-      REQUIRE(shares[0].batch + shares[1].batch == 64);
-      if (step > 0) moved += std::abs(shares[0].batch - 32);
-      for (int w = 0; w < 2; ++w) {
+      for (std::size_t w = 0; w < 2; ++w) {
         level[w] = 0.9 * level[w] + 0.3 * (rng.NextDouble() - 0.5);
-        controller.Observe(w == 0 ? a : b, shares[static_cast<std::size_t>(w)].batch, 0.02 * std::exp(level[w]), false,
-                           computing);
+        controller.Observe(ids[w], shares[w].batch, 0.02 * std::exp(level[w]), false, computing);
       }
     }
-    CAPTURE(computing, moved);
-    CHECK(controller.changes() <= 2);
+    CAPTURE(computing);
+    if (computing == 1) CHECK(controller.changes() > 50);  // what it would do
+    if (computing < 1) CHECK(controller.changes() <= 2);
   }
 }
 
