@@ -1,4 +1,3 @@
-#include "absl/strings/str_cat.h"
 #include "chief/batch_controller.h"
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "evenkeel/core/random.h"
 
 namespace evenkeel {
