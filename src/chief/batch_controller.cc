@@ -12,22 +12,14 @@
 namespace evenkeel {
 namespace {
 
-constexpr double kNoisy = 0.05;         // noise from which the dead band is as wide as configured
-constexpr double kLeastDeadBand = 0.2;  // of it, where steps are quiet
-constexpr std::int64_t kUnbounded = std::numeric_limits<std::int64_t>::max();
-constexpr std::int64_t kUrgentSteps = 8;  // for which an event overrides the hold-off
-constexpr double kUrgentDeadBand = 0.5;   // of it, then
-constexpr double kOtherMachine = 2;       // of what is remembered, as a worker times itself
-constexpr double kTimedBatch = 32;        // at which the two are compared
-constexpr int kUntaughtMax = 2;           // steps whose size is new, in a row, that teach nothing
-constexpr double kNotable = 0.15;         // log of a change of speed that does not wait for the hold-off
+constexpr double kOtherMachine = 2;  // of what is remembered, as a worker times itself
+constexpr double kTimedBatch = 32;   // at which the two are compared
+constexpr int kUntaughtMax = 2;      // steps whose size is new, in a row, that teach nothing
+constexpr double kNotable = 0.15;    // log of a change of speed that does not wait for the hold-off
+constexpr double kComputingRate = 0.1;  // weight of the newest step in the part of it that computes
+constexpr double kOutlier = 4;       // deviations of noise, beyond which a step tells no more of a drift
 
 using Mode = BatchControllerOptions::Mode;
-
-// About how many deviations the largest of n normal errors is beyond 0, and a half more.
-double Margin(std::size_t n) { return std::sqrt(2 * std::log(static_cast<double>(std::max<std::size_t>(n, 2)))) + 0.5; }
-
-std::int64_t Lower(std::int64_t a, std::int64_t b) { return b > 0 ? std::min(a, b) : a; }  // 0: no bound
 
 }  // namespace
 
@@ -49,6 +41,9 @@ void BatchController::AddWorker(Incarnation worker, std::string_view name, doubl
   } else if (timed.per_sample > 0 && timed.fixed >= 0) {
     added.model.Assume(timed);
   }
+  briefs_.emplace_back().id = worker;
+  ++unmeasured_;
+  TakeBrief(briefs_.size() - 1);
   members_changed_ = true;
 }
 
@@ -60,19 +55,42 @@ void BatchController::RemoveWorker(Incarnation worker) {
   if (leaving.model.observations() > 0) {
     Remember({leaving.name, leaving.model.Save(), leaving.throughput.ceiling()});
   }
+  if (!briefs_[at].measured) --unmeasured_;
   workers_.erase(workers_.begin() + static_cast<std::ptrdiff_t>(at));
+  briefs_.erase(briefs_.begin() + static_cast<std::ptrdiff_t>(at));
   index_.erase(found);
   for (std::size_t i = at; i < workers_.size(); ++i) index_[workers_[i].id] = i;
   members_changed_ = true;
 }
 
 void BatchController::SetCeiling(Incarnation worker, std::int64_t batch) {
-  if (Worker* found = Find(worker)) found->memory_ceiling = std::max<std::int64_t>(batch, 0);
+  const std::ptrdiff_t at = Find(worker);
+  if (at >= 0) briefs_[static_cast<std::size_t>(at)].memory_ceiling = std::max<std::int64_t>(batch, 0);
 }
 
-BatchController::Worker* BatchController::Find(Incarnation worker) {
+std::ptrdiff_t BatchController::Find(Incarnation worker) const {
   const auto found = index_.find(worker);
-  return found == index_.end() ? nullptr : &workers_[found->second];
+  return found == index_.end() ? -1 : static_cast<std::ptrdiff_t>(found->second);
+}
+
+std::int64_t BatchController::GivenCeiling(const Brief& brief) const {
+  std::int64_t ceiling = std::numeric_limits<std::int64_t>::max();
+  if (options_.max_batch_size > 0) ceiling = options_.max_batch_size;
+  if (brief.memory_ceiling > 0) ceiling = std::min(ceiling, brief.memory_ceiling);
+  return ceiling;
+}
+
+void BatchController::TakeBrief(std::size_t at) {
+  const Worker& worker = workers_[at];
+  Brief& brief = briefs_[at];
+  brief.learnt_ceiling = worker.throughput.ceiling();
+  brief.belief = worker.model.belief();
+  brief.drift = drift_.Factor(worker.levels);
+  brief.noise_squares = worker.model.residual_squares();
+  brief.noise_steps = worker.model.residual_weight();
+  if (brief.measured || worker.model.observations() == 0) return;
+  brief.measured = true;
+  if (--unmeasured_ == 0) Raise("first steps are measured");
 }
 
 void BatchController::Remember(State::Record record) {
@@ -86,46 +104,76 @@ void BatchController::Remember(State::Record record) {
   history_.insert_or_assign(std::move(name), Memory{history_order_++, std::move(record)});
 }
 
-void BatchController::Observe(Incarnation worker, std::int64_t batch, double compute_seconds, bool first_of_size) {
-  Worker* found = Find(worker);
-  if (found == nullptr || batch <= 0 || !(compute_seconds > 0) || !std::isfinite(compute_seconds)) return;
-  if (!Teaches(*found, batch, compute_seconds, first_of_size)) return;
-  if (batch == found->batch) {
-    const double weight = found->smoothed_steps++ == 0 ? 1 : options_.smoothing;
-    found->smoothed_seconds += weight * (compute_seconds - found->smoothed_seconds);
-    found->rate = static_cast<double>(batch) / found->smoothed_seconds;
+void BatchController::Observe(Incarnation worker, std::int64_t batch, double seconds, bool first_of_size,
+                              double computing) {
+  const std::ptrdiff_t found = Find(worker);
+  if (found < 0 || batch <= 0 || !(seconds > 0) || !std::isfinite(seconds)) return;
+  const auto at = static_cast<std::size_t>(found);
+  Worker& learner = workers_[at];
+  if (computing > 0) {
+    Brief& brief = briefs_[at];
+    const double rate = brief.measured ? kComputingRate : 1;
+    brief.computing += rate * (std::min(computing, 1.0) - brief.computing);
   }
-  const auto raise = [this](std::string event) {
-    event_ = std::move(event);
-    event_steps_ = 0;
-  };
-  switch (found->throughput.Observe(batch, compute_seconds, found->model)) {
-    case ThroughputCeiling::Verdict::kHoldBack:
-      return;
+  learner.model.AssumeNoise(noise_squares_, noise_steps_);
+  if (!Teaches(learner, batch, seconds, first_of_size)) return TakeBrief(at);
+  if (options_.mode == Mode::kProportional && batch == briefs_[at].batch) Smooth(learner, batch, seconds);
+  switch (learner.throughput.Observe(batch, seconds, learner.model)) {
+    case ThroughputCeiling::Verdict::kHoldBack:  // the line waits; a level that is followed does not
+      if (learner.model.settled()) {
+        learner.levels.Learn(std::log(seconds / learner.model.Predict(static_cast<double>(batch))));
+      }
+      return TakeBrief(at);
     case ThroughputCeiling::Verdict::kSuspected:
-      raise(absl::StrFormat("%s loses throughput at %d samples, ceiling %d", found->name, batch,
-                            found->throughput.ceiling()));
+      TakeBrief(at);
+      Raise(absl::StrFormat("%s loses throughput at %d samples, ceiling %d", learner.name, batch,
+                            learner.throughput.ceiling()));
       return;
     case ThroughputCeiling::Verdict::kRefuted:
-      raise(absl::StrFormat("%s is slower at any batch, ceiling gone", found->name));
+      Raise(absl::StrFormat("%s is slower at any batch, ceiling gone", learner.name));
       break;
     case ThroughputCeiling::Verdict::kLearn:
       break;
   }
-  const bool first = found->model.observations() == 0;
-  const std::optional<double> ratio = found->model.Observe(batch, compute_seconds);
-  if (first && std::all_of(workers_.begin(), workers_.end(),
-                           [](const Worker& worker) { return worker.model.observations() > 0; })) {
-    raise("first steps are measured");
-  }
-  if (ratio && std::abs(std::log(*ratio)) > kNotable) {
-    raise(*ratio > 1 ? absl::StrFormat("%s is %.2f times slower", found->name, *ratio)
-                     : absl::StrFormat("%s is %.2f times faster", found->name, 1 / *ratio));
-  }
+  Learn(learner, batch, seconds);
+  TakeBrief(at);
 }
 
-// What a step at a new size proves: that this worker is no slower than that.
-bool BatchController::Teaches(Worker& worker, std::int64_t batch, double seconds, bool first_of_size) const {
+void BatchController::Learn(Worker& learner, std::int64_t batch, double seconds) {
+  StepTimeModel& model = learner.model;
+  const auto size = static_cast<double>(batch);
+  const bool drifts = model.settled();
+  const double before = drifts ? model.Predict(size) : 0;
+  const double outlier = kOutlier * model.TestNoise();
+  const std::optional<double> ratio = model.Observe(batch, seconds);
+  if (ratio && std::abs(std::log(*ratio)) > kNotable) {
+    Raise(*ratio > 1 ? absl::StrFormat("%s is %.2f times slower", learner.name, *ratio)
+                     : absl::StrFormat("%s is %.2f times faster", learner.name, 1 / *ratio));
+  }
+  if (ratio || !drifts) {
+    learner.levels = {};
+    return;
+  }
+  const double log_ratio = std::log(seconds / before);
+  drift_.Score(learner.levels, log_ratio, outlier);
+  learner.levels.Learn(log_ratio);
+  learner.levels.Shift(std::log(before / model.Predict(size)));
+}
+
+void BatchController::Smooth(Worker& worker, std::int64_t batch, double seconds) {
+  if (worker.smoothed_steps++ == 0) worker.smoothed_seconds = seconds;
+  worker.smoothed_seconds += options_.smoothing * (seconds - worker.smoothed_seconds);
+  worker.rate = static_cast<double>(batch) / worker.smoothed_seconds;
+}
+
+void BatchController::Raise(std::string event) {
+  event_ = std::move(event);
+  event_steps_ = 0;
+}
+
+// What a step at a new size proves: that this worker is no slower than that. How much slower it is, is what a change
+// costs.
+bool BatchController::Teaches(Worker& worker, std::int64_t batch, double seconds, bool first_of_size) {
   if (!first_of_size) {
     worker.untaught = 0;
     return true;
@@ -133,341 +181,48 @@ bool BatchController::Teaches(Worker& worker, std::int64_t batch, double seconds
   if (options_.mode != Mode::kModel) return true;
   StepTimeModel& model = worker.model;
   if (!model.known()) model.Assume({0, seconds / static_cast<double>(batch)});
-  if (seconds < model.Predict(static_cast<double>(batch))) return true;
-  return ++worker.untaught > kUntaughtMax;
-}
-
-absl::StatusOr<BatchController::Ranges> BatchController::MakeRanges(std::int64_t total) const {
-  const auto n = static_cast<std::int64_t>(workers_.size());
-  const std::int64_t floor = std::max<std::int64_t>(options_.min_batch_size, 0);
-  if (n == 0) return absl::FailedPreconditionError("[batching] a plan needs a worker; there is none");
-  if (total < floor * n) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("[batching] min_batch_size %d for %d workers needs a global batch of at least %d; it is %d",
-                        floor, n, floor * n, total));
+  const double predicted = model.Predict(static_cast<double>(batch));
+  if (model.observations() > 0) {
+    const double more = seconds - predicted * (1 + 2 * model.noise());
+    first_of_size_seconds_ = std::max({first_of_size_seconds_, more, 0.0});
   }
-  Ranges ranges;
-  std::int64_t given = 0, learnt = 0;
-  for (const Worker& worker : workers_) {
-    std::int64_t ceiling = Lower(Lower(kUnbounded, options_.max_batch_size), worker.memory_ceiling);
-    if (ceiling < floor) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("[batching] %s may take %d samples at most, which is less than min_batch_size %d",
-                          worker.name, ceiling, floor));
-    }
-    ceiling = std::min(ceiling, total);
-    given += ceiling;
-    ranges.of.push_back({floor, std::max(floor, Lower(ceiling, worker.throughput.ceiling()))});
-    learnt += ranges.of.back().ceiling;
-  }
-  if (given < total) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "[batching] the ceilings of %d workers hold %d samples together; the global batch is %d", n, given, total));
-  }
-  if (learnt < total) {  // what is learnt gives way to the global batch
-    ranges.learnt_dropped = true;
-    for (std::size_t i = 0; i < ranges.of.size(); ++i) {
-      ranges.of[i].ceiling =
-          std::min(Lower(Lower(kUnbounded, options_.max_batch_size), workers_[i].memory_ceiling), total);
-    }
-  }
-  return ranges;
-}
-
-std::vector<StepTimeLine> BatchController::Lines() const {
-  double fixed = 0, rate = 0, known = 0;    // of those with a model
-  double log_unit = 0, declared_known = 0;  // seconds · declared speed per sample
-  double declared_sum = 0, declared = 0;
-  for (const Worker& worker : workers_) {
-    if (worker.declared_speed > 0) {
-      declared_sum += worker.declared_speed;
-      declared += 1;
-    }
-    if (!worker.model.known()) continue;
-    const StepTimeLine line = worker.model.line();
-    known += 1;
-    fixed += line.fixed;
-    rate += 1 / line.per_sample;
-    if (worker.declared_speed > 0) {
-      log_unit += std::log(line.per_sample * worker.declared_speed);
-      declared_known += 1;
-    }
-  }
-  const double mean_speed = declared > 0 ? declared_sum / declared : 1;
-  std::vector<StepTimeLine> lines;
-  lines.reserve(workers_.size());
-  for (const Worker& worker : workers_) {
-    const double speed = worker.declared_speed > 0 ? worker.declared_speed : mean_speed;
-    if (worker.model.observations() > 0 && worker.batch > 0) {
-      lines.push_back(worker.model.CautiousLine(static_cast<double>(worker.batch)));
-    } else if (worker.model.known()) {
-      lines.push_back(worker.model.line());
-    } else if (known == 0) {
-      lines.push_back({0, 1 / speed});
-    } else if (worker.declared_speed > 0 && declared_known > 0) {
-      lines.push_back({fixed / known, std::exp(log_unit / declared_known) / speed});
-    } else {
-      lines.push_back({fixed / known, known / rate});
-    }
-  }
-  return lines;
-}
-
-std::vector<double> BatchController::Rates() const {
-  const bool measured = options_.mode == Mode::kProportional;
-  double sum = 0, known = 0, declared_sum = 0, declared = 0;
-  for (const Worker& worker : workers_) {
-    if (measured && worker.rate > 0) {
-      sum += worker.rate;
-      known += 1;
-    }
-    if (worker.declared_speed > 0) {
-      declared_sum += worker.declared_speed;
-      declared += 1;
-    }
-  }
-  std::vector<double> rates;
-  for (const Worker& worker : workers_) {
-    if (options_.mode == Mode::kOff) {
-      rates.push_back(1);
-    } else if (known > 0) {
-      rates.push_back(worker.rate > 0 ? worker.rate : sum / known);
-    } else if (worker.declared_speed > 0) {
-      rates.push_back(worker.declared_speed);
-    } else {
-      rates.push_back(declared > 0 ? declared_sum / declared : 1);
-    }
-  }
-  return rates;
-}
-
-void BatchController::PoolNoise() {
-  double squares = 0, steps = 0;
-  for (const Worker& worker : workers_) {
-    squares += worker.model.residual_squares();
-    steps += worker.model.residual_weight();
-  }
-  for (Worker& worker : workers_) worker.model.AssumeNoise(squares, steps);
-}
-
-double BatchController::DeadBand() const {
-  double noise = 0;
-  for (const Worker& worker : workers_) noise += worker.model.noise();
-  noise /= static_cast<double>(workers_.size());
-  return options_.dead_band * std::clamp(noise / kNoisy, kLeastDeadBand, 1.0);
-}
-
-std::string BatchController::Force(std::int64_t total, const Ranges& ranges) const {
-  if (members_changed_) return absl::StrFormat("%d workers now", workers_.size());
-  if (total != total_) return absl::StrFormat("the global batch is %d now", total);
-  for (std::size_t i = 0; i < workers_.size(); ++i) {
-    if (workers_[i].batch < ranges.of[i].floor || workers_[i].batch > ranges.of[i].ceiling) {
-      if (!event_.empty()) return event_;
-      return absl::StrFormat("%s may take %d samples at most", workers_[i].name, ranges.of[i].ceiling);
-    }
-  }
-  return "";
-}
-
-absl::StatusOr<std::vector<BatchShare>> BatchController::Plan(std::int64_t total) {
-  EK_ASSIGN_OR_RETURN(const Ranges ranges, MakeRanges(total));
-  const std::string force = Force(total, ranges);
-  const bool forced = !force.empty();
-  const bool same_members = !members_changed_;
-  ++steps_since_change_;
-  pending_reason_ = force;
-  PoolNoise();
-
-  std::optional<std::vector<std::int64_t>> shares;
-  switch (options_.mode) {
-    case Mode::kOff:
-    case Mode::kStatic:
-      if (forced) shares = SplitBatch(total, Rates(), ranges.of);
-      break;
-    case Mode::kProportional:
-      shares = DecideProportional(total, ranges, forced);
-      break;
-    case Mode::kModel:
-      shares = DecideModel(total, ranges, forced);
-      break;
-  }
-  if (shares) {
-    if (same_members && total == total_) ++changes_;
-    Adopt(*shares);
-    reason_ = pending_reason_;
-    if (ranges.learnt_dropped) absl::StrAppend(&reason_, "; learnt ceilings do not hold the global batch and give way");
-  }
-  members_changed_ = false;
-  total_ = total;
-  return Shares();
-}
-
-absl::StatusOr<std::vector<BatchShare>> BatchController::PlanAgain(std::int64_t total) {
-  --steps_since_change_;
-  --age_;
-  --event_steps_;
-  return Plan(total);
-}
-
-// Equal ones, unless what is believed promises more than the dead band.
-std::vector<std::int64_t> BatchController::FirstShares(std::int64_t total, const Ranges& ranges) const {
-  const std::vector<StepTimeLine> lines = Lines();
-  std::vector<std::int64_t> best = MinMaxSplit(total, lines, ranges.of);
-  std::vector<std::int64_t> equal = SplitBatch(total, std::vector<double>(workers_.size(), 1), ranges.of);
-  const auto slowest = [&](const std::vector<std::int64_t>& shares) {
-    double seconds = 0;
-    for (std::size_t i = 0; i < shares.size(); ++i) {
-      seconds = std::max(seconds, lines[i].At(static_cast<double>(shares[i])));
-    }
-    return seconds;
-  };
-  return slowest(best) < (1 - options_.dead_band) * slowest(equal) ? best : equal;
-}
-
-std::optional<std::vector<std::int64_t>> BatchController::DecideModel(std::int64_t total, const Ranges& ranges,
-                                                                      bool forced) {
-  if (forced) {
-    hold_off_ = members_changed_ ? options_.warm_up_steps : options_.hold_off_steps;
-    next_hold_off_ = options_.hold_off_steps;
-    age_ = 0;
-    event_.clear();
-    const bool start = std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.batch == 0; });
-    return start ? FirstShares(total, ranges) : MinMaxSplit(total, Lines(), ranges.of);
-  }
-  ++age_;
-  if (!event_.empty() && ++event_steps_ > kUrgentSteps) event_.clear();
-  const bool urgent = !event_.empty();
-  // Trying at every step would look for the luckiest of many steps; the longer nothing changes, the rarer it tries.
-  const std::int64_t every = std::max<std::int64_t>(1, hold_off_ / 10);
-  if (!urgent && (steps_since_change_ < hold_off_ || steps_since_change_ % every != 0)) return std::nullopt;
-
-  const std::vector<StepTimeLine> lines = Lines();
-  std::vector<std::int64_t> shares = MinMaxSplit(total, lines, ranges.of);
-  const double margin = Margin(workers_.size());
-  double before = 0, surely_before = 0, after = 0;
-  bool same = true;
-  for (std::size_t i = 0; i < workers_.size(); ++i) {
-    const auto batch = static_cast<double>(workers_[i].batch);
-    same = same && workers_[i].batch == shares[i];
-    after = std::max(after, lines[i].At(static_cast<double>(shares[i])));
-    if (workers_[i].model.observations() == 0) continue;
-    before = std::max(before, lines[i].At(batch));
-    surely_before = std::max(surely_before, lines[i].At(batch) - margin * workers_[i].model.Deviation(batch));
-  }
-  const double dead_band = DeadBand() * (urgent ? kUrgentDeadBand : 1);
-  if (same || after >= (1 - dead_band) * surely_before) return std::nullopt;
-  pending_reason_ = absl::StrFormat("%s: predicted step %.4g s -> %.4g s", event_.empty() ? "measured speeds" : event_,
-                                    before, after);
-  if (urgent) {
-    age_ = 0;
-    next_hold_off_ = options_.hold_off_steps;
-    event_.clear();
-  }
-  hold_off_ = std::min(std::max(next_hold_off_, age_ / 2), options_.hold_off_steps_max);
-  next_hold_off_ = 2 * hold_off_;
-  return shares;
-}
-
-std::optional<std::vector<std::int64_t>> BatchController::DecideProportional(std::int64_t total, const Ranges& ranges,
-                                                                             bool forced) {
-  event_.clear();
-  if (!forced) {
-    double mean = 0, worst = 0;
-    for (const Worker& worker : workers_) {
-      if (worker.smoothed_steps < options_.window_size) return std::nullopt;
-      mean += worker.smoothed_seconds / static_cast<double>(workers_.size());
-    }
-    for (const Worker& worker : workers_) worst = std::max(worst, std::abs(worker.smoothed_seconds / mean - 1));
-    if (worst <= options_.dead_band) return std::nullopt;
-    pending_reason_ = absl::StrFormat("a step time is %.0f%% off the mean of %.4g s", 100 * worst, mean);
-  }
-  // b - (b/t)(t - mean t) = (b/t)·mean t, scaled to the global batch.
-  std::vector<std::int64_t> shares = SplitBatch(total, Rates(), ranges.of);
-  bool same = !forced;
-  for (std::size_t i = 0; i < workers_.size(); ++i) same = same && workers_[i].batch == shares[i];
-  if (same) return std::nullopt;
-  return shares;
-}
-
-void BatchController::Adopt(const std::vector<std::int64_t>& shares) {
-  ++plans_;
-  const std::vector<StepTimeLine> lines = Lines();
-  for (std::size_t i = 0; i < workers_.size(); ++i) {
-    Worker& worker = workers_[i];
-    worker.batch = shares[i];
-    worker.planned = lines[i];
-    worker.smoothed_seconds = 0;
-    worker.smoothed_steps = 0;
-  }
-  steps_since_change_ = 0;
-}
-
-std::vector<BatchShare> BatchController::Shares() const {
-  std::vector<BatchShare> shares;
-  shares.reserve(workers_.size());
-  for (const Worker& worker : workers_) shares.push_back({worker.id, worker.batch});
-  return shares;
-}
-
-absl::StatusOr<std::vector<BatchShare>> BatchController::PlanRemainder(std::int64_t total) const {
-  if (workers_.empty()) return absl::FailedPreconditionError("[batching] a plan needs a worker; there is none");
-  std::vector<ShareRange> ranges;
-  std::vector<StepTimeLine> lines;
-  std::vector<double> weights;
-  const auto n = static_cast<std::int64_t>(workers_.size());
-  const std::int64_t floor =
-      options_.min_batch_size * n <= total ? std::max<std::int64_t>(options_.min_batch_size, 0) : 0;
-  std::int64_t most = 0;
-  for (const Worker& worker : workers_) {
-    const std::int64_t given = Lower(Lower(total, options_.max_batch_size), worker.memory_ceiling);
-    ranges.push_back({floor, std::max(floor, given)});
-    most += ranges.back().ceiling;
-    lines.push_back(worker.planned);
-    weights.push_back(static_cast<double>(std::max<std::int64_t>(worker.batch, 1)));
-  }
-  if (total < 0 || most < total) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "[batching] the ceilings of %d workers hold 0 to %d samples together; the step has %d", n, most, total));
-  }
-  const std::vector<std::int64_t> shares =
-      options_.mode == Mode::kModel ? MinMaxSplit(total, lines, ranges) : SplitBatch(total, weights, ranges);
-  std::vector<BatchShare> result;
-  for (std::size_t i = 0; i < workers_.size(); ++i) result.push_back({workers_[i].id, shares[i]});
-  return result;
+  return seconds < predicted || ++worker.untaught > kUntaughtMax;
 }
 
 double BatchController::PredictedSeconds() const {
   double seconds = 0;
-  for (const Worker& worker : workers_) {
-    if (worker.model.observations() > 0) {
-      seconds = std::max(seconds, worker.model.Predict(static_cast<double>(worker.batch)));
+  for (const Brief& brief : briefs_) {
+    if (brief.measured) {
+      seconds = std::max(seconds, brief.drift * brief.belief.line.At(static_cast<double>(brief.batch)));
     }
   }
   return seconds;
 }
 
 double BatchController::PredictedSeconds(Incarnation worker, std::int64_t batch) const {
-  const auto found = index_.find(worker);
-  if (found == index_.end() || batch <= 0) return 0;
-  const StepTimeModel& model = workers_[found->second].model;
-  return model.known() ? model.Predict(static_cast<double>(batch)) : 0;
+  const std::ptrdiff_t at = Find(worker);
+  if (at < 0 || batch <= 0) return 0;
+  const Brief& brief = briefs_[static_cast<std::size_t>(at)];
+  return brief.belief.line.per_sample > 0 ? brief.drift * brief.belief.line.At(static_cast<double>(batch)) : 0;
 }
 
 std::vector<BatchWorkerView> BatchController::Workers() const {
   std::vector<BatchWorkerView> views;
   views.reserve(workers_.size());
-  for (const Worker& worker : workers_) {
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    const Worker& worker = workers_[i];
+    const Brief& brief = briefs_[i];
     BatchWorkerView view;
     view.worker = worker.id;
     view.name = worker.name;
-    view.batch = worker.batch;
+    view.batch = brief.batch;
     view.observations = worker.model.observations();
-    view.line = worker.model.line();
-    if (view.observations > 0) view.predicted_seconds = view.line.At(static_cast<double>(worker.batch));
-    view.noise = worker.model.noise();
-    const std::int64_t given = Lower(Lower(kUnbounded, options_.max_batch_size), worker.memory_ceiling);
-    const std::int64_t ceiling = Lower(given, worker.throughput.ceiling());
-    view.ceiling = ceiling == kUnbounded ? 0 : ceiling;
+    view.line = {brief.drift * brief.belief.line.fixed, brief.drift * brief.belief.line.per_sample};
+    if (brief.measured) view.predicted_seconds = view.line.At(static_cast<double>(brief.batch));
+    view.noise = Noise(brief);
+    const std::int64_t given = GivenCeiling(brief);
+    const std::int64_t ceiling = brief.learnt_ceiling > 0 ? std::min(given, brief.learnt_ceiling) : given;
+    view.ceiling = ceiling == std::numeric_limits<std::int64_t>::max() ? 0 : ceiling;
     views.push_back(std::move(view));
   }
   return views;

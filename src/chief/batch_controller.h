@@ -12,11 +12,15 @@
 // - after a change it holds off, twice as long each time and at least half as long as nothing happened before, up to
 //   `hold_off_steps_max`: so batches settle to one change in that many steps as long as no member changes. A detected
 //   change of speed, a suspected collapse of throughput, and every join and leave begin again with the shortest.
+// - while all workers' steps together say that speeds wander by themselves (StepTimeDrift), batches follow with little
+//   dead band and no hold-off;
+// - what a change costs, as steps of a new size have shown, must be gained until the next.
 // Every plan sums exactly to its total within the bounds, or is an error.
 //
 // Threading: none; one caller at a time. Reads no clock: a step is one Plan(). Deterministic.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -28,6 +32,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "chief/batch_split.h"
+#include "chief/step_time_drift.h"
 #include "chief/step_time_model.h"
 #include "chief/throughput_ceiling.h"
 #include "evenkeel/core/ids.h"
@@ -81,7 +86,8 @@ class BatchController {
     std::vector<Record> records;
   };
 
-  explicit BatchController(BatchControllerOptions options) : options_(options) {}
+  explicit BatchController(BatchControllerOptions options)
+      : options_(options), steps_between_changes_(static_cast<double>(options.hold_off_steps_max)) {}
 
   // A member more, the last in order. `declared_speed` in samples per any unit of time, the same for all; 0: not
   // declared. `timed` is how it timed itself; per_sample 0: it did not. It starts from what is remembered under its
@@ -95,8 +101,10 @@ class BatchController {
 
   // A finished step: its time without waiting. Unknown workers and values that are no time are ignored.
   // `first_of_size`: it also made what the worker needs for a batch of this size, which the next ones find; it teaches
-  // only what it can prove.
-  void Observe(Incarnation worker, std::int64_t batch, double seconds, bool first_of_size = false);
+  // only what it can prove. `computing`: the part of the time, in (0, 1], that went into the samples; the rest (messages,
+  // a core that others had) is expected to stay whatever the batch.
+  void Observe(Incarnation worker, std::int64_t batch, double seconds, bool first_of_size = false,
+               double computing = 1);
 
   // The shares of the next step, in order of joining; counts as a step.
   // Errors: kInvalidArgument where the bounds cannot hold; nothing changes. kFailedPrecondition without workers.
@@ -138,49 +146,93 @@ class BatchController {
     Incarnation id;
     std::string name;
     double declared_speed;
-    std::int64_t memory_ceiling = 0;
     StepTimeModel model;
+    StepTimeDrift::Levels levels;
     ThroughputCeiling throughput;
     int untaught = 0;  // steps in a row that were the first of their size
-    std::int64_t batch = 0;
-    StepTimeLine planned{0, 1};  // what `batch` was decided by
-    // proportional: of the steps at `batch`, and samples per second by the last smoothed time
+    // proportional: of the steps at the present batch, and samples per second by the last smoothed time
     double smoothed_seconds = 0;
     std::int64_t smoothed_steps = 0;
     double rate = 0;
+  };
+  // What every Plan looks at: apart from the rest, so that ten thousand of them stay in the cache.
+  struct Brief {
+    Incarnation id;
+    std::int64_t batch = 0;           // of the last Plan
+    std::int64_t memory_ceiling = 0;  // 0: none
+    std::int64_t learnt_ceiling = 0;  // 0: none
+    bool measured = false;            // the rest is from its own steps
+    StepTimeModel::Belief belief;
+    double drift = 1;  // by which its steps take longer now than the line says
+    double computing = 1;  // the part of a step that went into the samples, of late
+    double noise_squares = 0, noise_steps = 0;
+    StepTimeLine planned{0, 1};  // what `batch` was decided by
+
+    StepTimeLine Line() const {  // requires `measured`
+      if (batch <= 0) return {belief.line.fixed * drift, belief.line.per_sample * drift};
+      const auto size = static_cast<double>(batch);
+      StepTimeLine line = belief.CautiousLine(size);
+      // Through the same t(batch): no sample costs more than what was spent on samples.
+      const double seconds = line.At(size);
+      line.per_sample = std::min(line.per_sample, computing * seconds / size);
+      line.fixed = seconds - line.per_sample * size;
+      return {line.fixed * drift, line.per_sample * drift};
+    }
   };
   struct Memory {
     std::uint64_t order = 0;
     State::Record record;
   };
-  struct Ranges {
-    std::vector<ShareRange> of;
-    bool learnt_dropped = false;  // the learnt ceilings do not hold the total
+  // Of the slowest by the lines: with the present shares, with those before by as much as the models may err, and with
+  // the new shares.
+  struct Outlook {
+    double before = 0, surely_before = 0, after = 0;
+    bool same = true;  // the shares
   };
 
-  Worker* Find(Incarnation worker);
+  // Its place in workers_ and briefs_; -1: unknown.
+  std::ptrdiff_t Find(Incarnation worker) const;
+  void TakeBrief(std::size_t at);  // of what has been learnt
+  std::int64_t GivenCeiling(const Brief& brief) const;
   void Remember(State::Record record);
-  absl::StatusOr<Ranges> MakeRanges(std::int64_t total) const;
-  std::vector<StepTimeLine> Lines() const;
-  std::vector<std::int64_t> FirstShares(std::int64_t total, const Ranges& ranges) const;
-  bool Teaches(Worker& worker, std::int64_t batch, double seconds, bool first_of_size) const;
+  absl::Status MakeRanges(std::int64_t total);  // ranges_, learnt_dropped_
+  void MakeLines();                             // lines_
+  void BelieveLines();
+  void FirstShares(std::int64_t total);  // by lines_
+  bool Teaches(Worker& worker, std::int64_t batch, double seconds, bool first_of_size);
+  void Learn(Worker& learner, std::int64_t batch, double seconds);
+  void Smooth(Worker& worker, std::int64_t batch, double seconds);
+  void Raise(std::string event);
   std::vector<double> Rates() const;
+  double Noise(const Brief& brief) const;  // of a step, relative
   double DeadBand() const;
-  void PoolNoise();
+  void EndStep();
 
   // Why the shares may not stay as they are; empty: they may.
-  std::string Force(std::int64_t total, const Ranges& ranges) const;
-  // The new shares, or nothing to keep the old ones. Sets pending_reason_.
-  std::optional<std::vector<std::int64_t>> DecideModel(std::int64_t total, const Ranges& ranges, bool forced);
-  std::optional<std::vector<std::int64_t>> DecideProportional(std::int64_t total, const Ranges& ranges, bool forced);
-  void Adopt(const std::vector<std::int64_t>& shares);
-  std::vector<BatchShare> Shares() const;
+  std::string Force(std::int64_t total) const;
+  std::vector<BatchShare> Decide(std::int64_t total);
+  // True: shares_ are better than the present ones. Sets pending_reason_.
+  bool DecideModel(std::int64_t total, bool forced);
+  bool DecideProportional(std::int64_t total, bool forced);
+  Outlook Compare() const;
+  void Adopt();
 
   const BatchControllerOptions options_;
   std::vector<Worker> workers_;  // in order of joining
+  std::vector<Brief> briefs_;    // one for each
+  std::size_t unmeasured_ = 0;   // of them
+  StepTimeDrift drift_;
+  double noise_squares_ = 0, noise_steps_ = 0;  // of all
   absl::flat_hash_map<Incarnation, std::size_t> index_;
   std::map<std::string, Memory, std::less<>> history_;
   std::uint64_t history_order_ = 0;
+
+  // Of the plan being made; kept, so that a plan allocates nothing but its result.
+  std::vector<ShareRange> ranges_;
+  bool learnt_dropped_ = false;  // the learnt ceilings do not hold the total
+  std::vector<StepTimeLine> lines_;
+  std::vector<std::int64_t> shares_;
+  MinMaxSplitter splitter_;
 
   std::int64_t total_ = -1;  // of the last Plan
   bool members_changed_ = true;
@@ -190,6 +242,10 @@ class BatchController {
   std::int64_t steps_since_change_ = 0;
   std::int64_t hold_off_ = 0;       // steps after the last change
   std::int64_t next_hold_off_ = 0;  // after the next
+  // What a change costs: seconds by which the step that makes a new size takes longer, and steps from one to the next.
+  double change_seconds_ = 0;
+  double steps_between_changes_;
+  double first_of_size_seconds_ = -1;  // of the step being observed; < 0: no size is new
   std::int64_t changes_ = 0;
   std::int64_t plans_ = 0;
   std::string pending_reason_;  // of the decision being made

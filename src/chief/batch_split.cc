@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
-#include <queue>
 
 #include "evenkeel/core/status.h"
 
@@ -32,31 +32,6 @@ void Proportional(std::int64_t total, std::span<const double> weights, const std
     --shares[order[k]];
   }
 }
-
-// b_i(T): the largest share of each that is done by `seconds`, within its range.
-class Fill {
- public:
-  Fill(std::span<const StepTimeLine> lines, std::span<const ShareRange> ranges)
-      : lines_(lines), ranges_(ranges), rate_(lines.size()) {
-    for (std::size_t i = 0; i < lines.size(); ++i) rate_[i] = 1 / lines[i].per_sample;
-  }
-
-  std::int64_t Share(std::size_t i, double seconds) const {
-    const auto floor = static_cast<double>(ranges_[i].floor), ceiling = static_cast<double>(ranges_[i].ceiling);
-    return static_cast<std::int64_t>(std::min(std::max((seconds - lines_[i].fixed) * rate_[i], floor), ceiling));
-  }
-
-  std::int64_t Sum(double seconds) const {
-    std::int64_t sum = 0;
-    for (std::size_t i = 0; i < lines_.size(); ++i) sum += Share(i, seconds);
-    return sum;
-  }
-
- private:
-  std::span<const StepTimeLine> lines_;
-  std::span<const ShareRange> ranges_;
-  std::vector<double> rate_;
-};
 
 }  // namespace
 
@@ -100,49 +75,83 @@ std::vector<std::int64_t> SplitBatch(std::int64_t total, std::span<const double>
   return shares;
 }
 
-std::vector<std::int64_t> MinMaxSplit(std::int64_t total, std::span<const StepTimeLine> lines,
-                                      std::span<const ShareRange> ranges) {
+// The largest that is done by `seconds`, within its range.
+inline double MinMaxSplitter::Fill::Share(double seconds) const {
+  return std::min(std::max((seconds - fixed) * rate, floor), ceiling);
+}
+
+std::int64_t MinMaxSplitter::Sum(double seconds) const {
+  std::int64_t sum = 0;
+  for (const Fill& fill : fills_) sum += static_cast<std::int64_t>(fill.Share(seconds));
+  return sum;
+}
+
+// Narrows low and high, with Sum(low) <= total <= Sum(high), until few samples are between them, or none can be.
+// Between them the sum is nearly a line, so that two thirds of the rounds go where that line meets the total; the third
+// halves.
+void MinMaxSplitter::Narrow(std::int64_t total, double& low, double& high) const {
+  constexpr int kRounds = 60;  // equal lines have all their samples at one time, which no round can part
+  const std::int64_t few = 64 + static_cast<std::int64_t>(fills_.size()) / 32;
+  std::int64_t below = Sum(low), above = Sum(high);
+  for (int round = 0; round < kRounds && above - below > few; ++round) {
+    const double part = static_cast<double>(total - below) / static_cast<double>(above - below);
+    // Every second time a little to the side where there is more room, so that both ends move.
+    const double aside = round % 3 == 1 ? (part < 0.5 ? 0.01 : -0.01) : 0;
+    const double middle = low + (high - low) * (round % 3 == 2 ? 0.5 : part + aside);
+    if (middle <= low || middle >= high) {
+      if (round % 3 == 2) break;
+      continue;
+    }
+    const std::int64_t sum = Sum(middle);
+    (sum <= total ? low : high) = middle;
+    (sum <= total ? below : above) = sum;
+  }
+}
+
+const std::vector<std::int64_t>& MinMaxSplitter::Split(std::int64_t total, std::span<const StepTimeLine> lines,
+                                                       std::span<const ShareRange> ranges) {
   EK_CHECK(ranges.size() == lines.size());
   const std::size_t n = lines.size();
-  std::vector<std::int64_t> shares(n, 0);
-  if (n == 0) return shares;
+  fills_.clear();
   double low = std::numeric_limits<double>::infinity(), high = 0;  // seconds
   for (std::size_t i = 0; i < n; ++i) {
     EK_CHECK(lines[i].per_sample > 0 && std::isfinite(lines[i].per_sample) && std::isfinite(lines[i].fixed));
     low = std::min(low, lines[i].At(static_cast<double>(ranges[i].floor)));
-    high = std::max(high, lines[i].At(static_cast<double>(std::min(ranges[i].ceiling, total))));
+    high = std::max(high, lines[i].At(static_cast<double>(std::min(ranges[i].ceiling, total) + 1)));
+    fills_.push_back({lines[i].fixed, 1 / lines[i].per_sample, static_cast<double>(ranges[i].floor),
+                      static_cast<double>(ranges[i].ceiling)});
   }
-  const Fill fill(lines, ranges);
-  // Bisection keeps Sum(low) <= total. Its end need not be precise: giving one sample after another to whoever is done
-  // first reaches every Share(T) on its way, so the rounds below continue exactly from there.
-  const auto near = static_cast<std::int64_t>(n);
-  for (int round = 0; round < 100 && total - fill.Sum(low) > near; ++round) {
-    const double middle = low + (high - low) / 2;
-    if (middle <= low || middle >= high) break;
-    (fill.Sum(middle) <= total ? low : high) = middle;
-  }
+  Narrow(total, low, high);
 
+  // Giving one sample after another to whoever is done first reaches every Share(T) on its way, so the rounds below
+  // continue exactly from Share(low), and nobody passes Share(high).
+  shares_.resize(n);
+  queue_.clear();
   std::int64_t left = total;
-  for (std::size_t i = 0; i < n; ++i) left -= shares[i] = fill.Share(i, low);
-  struct Next {
-    double seconds;  // once it has one sample more
-    std::size_t index;
-    bool operator>(const Next& other) const {
-      return seconds != other.seconds ? seconds > other.seconds : index > other.index;
-    }
-  };
-  std::vector<Next> room;
   for (std::size_t i = 0; i < n; ++i) {
-    if (shares[i] < ranges[i].ceiling) room.push_back({lines[i].At(static_cast<double>(shares[i] + 1)), i});
+    left -= shares_[i] = static_cast<std::int64_t>(fills_[i].Share(low));
+    if (shares_[i] < static_cast<std::int64_t>(fills_[i].Share(high))) {
+      queue_.push_back({lines[i].At(static_cast<double>(shares_[i] + 1)), i});
+    }
   }
-  std::priority_queue<Next, std::vector<Next>, std::greater<>> queue(std::greater<>(), std::move(room));
-  for (; left > 0 && !queue.empty(); --left) {
-    const std::size_t i = queue.top().index;
-    queue.pop();
-    if (++shares[i] < ranges[i].ceiling) queue.push({lines[i].At(static_cast<double>(shares[i] + 1)), i});
+  std::make_heap(queue_.begin(), queue_.end(), std::greater<>());
+  for (; left > 0 && !queue_.empty(); --left) {
+    std::pop_heap(queue_.begin(), queue_.end(), std::greater<>());
+    Next& next = queue_.back();
+    if (++shares_[next.index] < ranges[next.index].ceiling) {
+      next.seconds = lines[next.index].At(static_cast<double>(shares_[next.index] + 1));
+      std::push_heap(queue_.begin(), queue_.end(), std::greater<>());
+    } else {
+      queue_.pop_back();
+    }
   }
   EK_CHECK_MSG(left == 0, "the ranges do not hold the total");
-  return shares;
+  return shares_;
+}
+
+std::vector<std::int64_t> MinMaxSplit(std::int64_t total, std::span<const StepTimeLine> lines,
+                                      std::span<const ShareRange> ranges) {
+  return MinMaxSplitter().Split(total, lines, ranges);
 }
 
 }  // namespace evenkeel

@@ -38,9 +38,38 @@ struct StepTimeLine {
 };
 
 // The shares in their ranges that sum to exactly `total` and minimise the largest line[i].At(share[i]): an exact
-// optimum over integers. O(n log n) beside a few tens of passes.
-// Requires: as many ranges as lines, per_sample > 0, fixed >= 0, floor <= ceiling,
-//           sum of floors <= total <= sum of ceilings.
+// optimum over integers, in a few tens of passes. It keeps its memory: the next call allocates nothing.
+// Threading: one caller at a time.
+class MinMaxSplitter {
+ public:
+  // Valid until the next call.
+  // Requires: as many ranges as lines, per_sample > 0, fixed >= 0, floor <= ceiling,
+  //           sum of floors <= total <= sum of ceilings.
+  const std::vector<std::int64_t>& Split(std::int64_t total, std::span<const StepTimeLine> lines,
+                                         std::span<const ShareRange> ranges);
+
+ private:
+  struct Next {
+    double seconds;  // once it has one sample more
+    std::size_t index;
+    bool operator>(const Next& other) const {
+      return seconds != other.seconds ? seconds > other.seconds : index > other.index;
+    }
+  };
+  struct Fill {  // of one share, as doubles: what it is at a time
+    double fixed, rate, floor, ceiling;
+    double Share(double seconds) const;
+  };
+
+  std::int64_t Sum(double seconds) const;
+  void Narrow(std::int64_t total, double& low, double& high) const;
+
+  std::vector<Fill> fills_;
+  std::vector<Next> queue_;
+  std::vector<std::int64_t> shares_;
+};
+
+// The same, once.
 std::vector<std::int64_t> MinMaxSplit(std::int64_t total, std::span<const StepTimeLine> lines,
                                       std::span<const ShareRange> ranges);
 

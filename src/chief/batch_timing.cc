@@ -59,7 +59,8 @@ void Chief::Impl::Measure(const Share& share, UpdateTiming& timing) {
     w.predicted_seconds = timing.predicted_seconds;
   });
   if (batches && !ByStaleness()) {
-    batches->Observe(share.worker, TotalSize(share.positions), busy, timing.first_of_size);
+    batches->Observe(share.worker, TotalSize(share.positions), busy, timing.first_of_size,
+                     timing.compute_seconds / busy);
   }
 }
 

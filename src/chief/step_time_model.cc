@@ -8,7 +8,9 @@
 namespace evenkeel {
 namespace {
 
-constexpr double kFirstSteps = 2;            // that the noise assumed is worth
+constexpr double kFirstSteps = 2;        // that the noise assumed is worth
+constexpr double kAssumedNoise = 0.015;  // before anybody's steps tell, worth one of them
+constexpr std::int64_t kSettledSteps = 10;
 constexpr double kLeastNoise = 1e-4;         // keeps the equations well conditioned
 constexpr double kLeastTestNoise = 0.05;     // smaller changes than this are left to the forgetting
 constexpr double kNoiseMemory = 100;         // steps
@@ -29,6 +31,13 @@ double StepTimeModel::noise() const {
                                          (kFirstSteps + state_.residual_weight)));
 }
 
+double StepTimeModel::Noise(double squares, double steps, double all_squares, double all_steps) {
+  const double first = (kAssumedNoise * kAssumedNoise + all_squares) / (1 + all_steps);
+  return std::max(kLeastNoise, std::sqrt((first * kFirstSteps + squares) / (kFirstSteps + steps)));
+}
+
+bool StepTimeModel::settled() const { return state_.observations >= kSettledSteps; }
+
 double StepTimeModel::TestNoise() const {
   const double first = first_test_noise_ * first_test_noise_ * 2 * kFirstSteps;
   const double weight = 2 * kFirstSteps + state_.residual_weight;
@@ -37,21 +46,23 @@ double StepTimeModel::TestNoise() const {
 }
 
 void StepTimeModel::AssumeNoise(double squares, double steps) {
-  constexpr double kNoise = 0.015, kTestNoise = 0.15;  // worth one and four steps
-  first_noise_ = std::sqrt((kNoise * kNoise + squares) / (1 + steps));
+  constexpr double kTestNoise = 0.15;  // worth four steps
+  first_noise_ = std::sqrt((kAssumedNoise * kAssumedNoise + squares) / (1 + steps));
   first_test_noise_ = std::sqrt((kTestNoise * kTestNoise * 4 + squares) / (4 + steps));
 }
 
-StepTimeLine StepTimeModel::CautiousLine(double batch) const {
-  const double fixed = std::max(0.0, state_.fixed - 2 * std::sqrt(var_fixed_));
-  return {fixed, (Predict(batch) - fixed) / batch};
+StepTimeLine StepTimeModel::Belief::CautiousLine(double batch) const {
+  const double fixed = std::max(0.0, line.fixed - 2 * std::sqrt(var_fixed));
+  return {fixed, (line.At(batch) - fixed) / batch};
+}
+
+double StepTimeModel::Belief::Deviation(double batch) const {
+  return std::sqrt(std::max(0.0, var_fixed + batch * (2 * covariance + batch * var_sample)));
 }
 
 double StepTimeModel::Variance(double batch) const {
   return var_fixed_ + batch * (2 * covariance_ + batch * var_sample_);
 }
-
-double StepTimeModel::Deviation(double batch) const { return std::sqrt(std::max(0.0, Variance(batch))); }
 
 void StepTimeModel::Assume(StepTimeLine line) {
   EK_CHECK(line.per_sample > 0 && line.fixed >= 0);

@@ -67,17 +67,28 @@ class StepTimeModel {
   double residual_weight() const { return state_.residual_weight; }
 
   StepTimeLine line() const { return {state_.fixed, state_.per_sample}; }
-  // Through the same t(batch), with the fixed part smaller by its standard deviation: where the split is in doubt, a
-  // larger batch is expected to cost more. Requires batch > 0.
-  StepTimeLine CautiousLine(double batch) const;
+  // What a plan needs of a model, in little room.
+  struct Belief {
+    StepTimeLine line;
+    double var_fixed = 0, covariance = 0, var_sample = 0;
+    // Through the same t(batch), with the fixed part smaller by its standard deviation: where the split is in doubt, a
+    // larger batch is expected to cost more. Requires batch > 0.
+    StepTimeLine CautiousLine(double batch) const;
+    // As StepTimeModel::Deviation.
+    double Deviation(double batch) const;
+  };
+  Belief belief() const { return {line(), var_fixed_, covariance_, var_sample_}; }
   double Predict(double batch) const { return line().At(batch); }
   // Standard deviation of Predict(batch), in seconds, from what the model does not know yet; noise of a step excluded.
-  double Deviation(double batch) const;
+  double Deviation(double batch) const { return belief().Deviation(batch); }
   // Relative standard deviation of a step.
   double noise() const;
+  // The same from residual_squares() and residual_weight(), with those that AssumeNoise took.
+  static double Noise(double squares, double steps, double all_squares, double all_steps);
   double TestNoise() const;                             // the same, rather too large than too small
   bool known() const { return state_.per_sample > 0; }  // assumed or observed
   std::int64_t observations() const { return state_.observations; }
+  bool settled() const;  // the level is known from so many steps that it is a yardstick
 
  private:
   struct Side {  // of the CUSUM

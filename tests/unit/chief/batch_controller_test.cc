@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "evenkeel/core/random.h"
 
 namespace evenkeel {
@@ -258,6 +259,38 @@ TEST_CASE("where fixed costs dominate, the model is never 3% slower than equal s
   }
 }
 
+TEST_CASE("step times that wander are followed; those that do not are left alone", "[chief]") {
+  for (bool wanders : {false, true}) {
+    Cluster cluster({}, 11);
+    for (int i = 0; i < 8; ++i) cluster.Add({0.02, 1e-3});
+    std::vector<double> level(8, 0.0);
+    cluster.noise = wanders ? 0.02 : 0.1;
+    double slowest = 0, equal = 0;
+    std::int64_t settled = 0;
+    for (int step = 0; step < 600; ++step) {
+      for (std::size_t i = 0; wanders && i < 8; ++i) {  // over tens of steps, by 10%
+        level[i] = 0.98 * level[i] + 0.02 * cluster.rng.NextNormal();
+        cluster.machines[i] = {0.02 * std::exp(level[i]), 1e-3 * std::exp(level[i])};
+      }
+      REQUIRE(cluster.Step(8 * 128));
+      if (step < 200) {
+        settled = cluster.controller.changes();
+        continue;
+      }
+      slowest += cluster.slowest;
+      double most = 0;
+      for (std::size_t i = 0; i < 8; ++i) most = std::max(most, cluster.Seconds(i, 128));
+      equal += most;
+    }
+    INFO(slowest / equal << ", " << cluster.controller.changes() - settled << " changes");
+    if (wanders) {
+      CHECK(slowest < 0.93 * equal);
+    } else {
+      CHECK(cluster.controller.changes() - settled <= 4);
+    }
+  }
+}
+
 TEST_CASE("shares are right within 3 steps of a join and a leave", "[chief]") {
   Cluster cluster;
   for (double speed : {2.0, 17.0, 20.0}) cluster.Add({0, 1 / speed});
@@ -430,6 +463,27 @@ TEST_CASE("one outlier is not a change of speed; a change is found within 6 step
   REQUIRE(first <= 20);  // of 60,000 steps, mostly while the noise is not known yet
   REQUIRE(early <= 2);
   REQUIRE(missed <= 4);  // of 200
+}
+
+// Two workers on a busy machine: a step is nearly all waiting for cores and messages, and wanders by itself.
+TEST_CASE("batches do not follow time that samples do not take", "[chief]") {
+  for (const double computing : {1.0, 0.005}) {
+    Rng rng(7);
+    BatchController controller({});
+    const Incarnation ids[2] = {Incarnation(1), Incarnation(2)};
+    for (const Incarnation id : ids) controller.AddWorker(id, absl::StrCat("w", id.value()), 0);
+    double level[2] = {0, 0};
+    for (int step = 0; step < 2000; ++step) {
+      const auto shares = *controller.Plan(64);
+      for (std::size_t w = 0; w < 2; ++w) {
+        level[w] = 0.9 * level[w] + 0.3 * (rng.NextDouble() - 0.5);
+        controller.Observe(ids[w], shares[w].batch, 0.02 * std::exp(level[w]), false, computing);
+      }
+    }
+    CAPTURE(computing);
+    if (computing == 1) CHECK(controller.changes() > 50);  // what it would do
+    if (computing < 1) CHECK(controller.changes() <= 2);
+  }
 }
 
 TEST_CASE("what is no time and whom nobody knows is ignored", "[chief]") {

@@ -1,6 +1,7 @@
 // How batches begin: from a worker's own timing, and steps that are the first of their size.
 #include <catch2/catch.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "chief/batch_controller.h"
@@ -108,6 +109,27 @@ TEST_CASE("what is remembered counts, unless the machine is another by its own t
   other.Add({0.01, 0.002, 0}, {0, 0.002}, "m1");
   other.Step(600);
   CHECK(other.shares[0].batch == Approx(300).margin(25));
+}
+
+TEST_CASE("a change that costs more than it gains until the next is not made", "[chief][fast]") {
+  for (double new_size : {0.0, 10.0}) {  // seconds
+    BatchController controller{{}};
+    for (std::uint64_t i = 1; i <= 2; ++i) controller.AddWorker(Incarnation(i), "w" + std::to_string(i));
+    double per_sample = 1e-3;
+    std::int64_t last = 0;
+    for (int step = 0; step < 200; ++step) {
+      // Another global batch for a step: so that it is known what a new size costs.
+      const std::vector<BatchShare> shares = *controller.Plan(step == 20 ? 250 : 256);
+      const bool first = std::exchange(last, shares[0].batch) != shares[0].batch;
+      if (step == 100) per_sample = 1.12e-3;  // 6% of the step are to be had, 8 ms
+      for (std::size_t i = 0; i < 2; ++i) {
+        const double seconds = static_cast<double>(shares[i].batch) * (i == 0 ? per_sample : 1e-3);
+        controller.Observe(shares[i].worker, shares[i].batch, seconds + (first ? new_size : 0), first);
+      }
+    }
+    INFO(controller.Explain());
+    CHECK((controller.Workers()[0].batch < 125) == (new_size == 0));
+  }
 }
 
 TEST_CASE("the first steps of ever new sizes teach in the end", "[chief][fast]") {
