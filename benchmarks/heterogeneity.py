@@ -136,6 +136,8 @@ def train(options, quotas, overrides, changes=()):
         with open(os.path.join(cluster["model_dir"], "summary.json")) as file:
             summary = json.load(file)
         steps = read_steps(os.path.join(cluster["model_dir"], "metrics.csv"))
+        if options.accuracy:
+            summary["accuracy"] = accuracy(options, cluster["model_dir"])
         if options.keep:
             shutil.copy(os.path.join(cluster["model_dir"], "metrics.csv"), options.keep)
         return summary, steps, applied
@@ -147,6 +149,15 @@ def train(options, quotas, overrides, changes=()):
         shutil.rmtree(folder, ignore_errors=True)
         for quota in quotas:
             quota.slow_down(1)
+
+
+def accuracy(options, folder):
+    """Of the job's last checkpoint, on the evaluation data."""
+    subprocess.run([os.path.join(options.bin, "evenkeel-evaluator"), "--model-dir", folder, "--log-level",
+                    options.log_level], check=True, preexec_fn=options.free.enter)
+    with open(os.path.join(folder, "eval.csv")) as file:
+        header, *rows = [line.rstrip("\n").split(",") for line in file]
+    return float(dict(zip(header, rows[-1]))["accuracy"])
 
 
 def waiting(step):
@@ -196,9 +207,10 @@ def bench_row(options, speeds):
         ideal = None
         if bsp:
             alone = []
+            alone_options = argparse.Namespace(**{**vars(options), "accuracy": False})
             for speed, quota in zip(speeds, quotas):
                 batch = max(16, round(options.batch * speed / sum(speeds)))
-                _, steps, _ = train(options, [quota], [*common, f"train.global_batch_size={batch}",
+                _, steps, _ = train(alone_options, [quota], [*common, f"train.global_batch_size={batch}",
                                                        f"train.max_commits={min(options.commits, options.alone)}"])
                 alone.append(rate(steps))
             ideal = sum(alone)
@@ -234,6 +246,9 @@ def bench_row(options, speeds):
                 line += f"  updates {row['updates']}, spread {row['rate_spread']:.0%}"
             if len(result["rows"]) > 1:
                 line += f"  {row['steady_examples_per_second'] / first['steady_examples_per_second']:.2f} x {first['mode']}"
+            if options.accuracy:
+                row["accuracy"] = summary["accuracy"]
+                line += f"  accuracy {row['accuracy']:.4f}"
             if row["prediction_error"] is not None:
                 line += f"  predictions off by {row['prediction_error']:.0%}"
             print(line + "  batches " + ",".join(f"{b:.0f}" for b in row["last_batches"]), flush=True)
@@ -271,6 +286,7 @@ def main():
     parser.add_argument("--set", action="append", default=[], help="further fields of the experiment")
     parser.add_argument("--epoch", type=int, default=60000, help="samples of an epoch, for the table")
     parser.add_argument("--log-level", default="warning")
+    parser.add_argument("--accuracy", action="store_true", help="score the last checkpoint of each mode")
     parser.add_argument("--keep", help="copy the last run's metrics.csv here")
     parser.add_argument("--timeout", type=float, default=900, help="seconds for one job")
     parser.add_argument("--json", help="also write the tables to this file")
