@@ -276,7 +276,9 @@ def main():
     parser.add_argument("--speeds", action="append", help=f"ratio of the workers' speeds; default: {' '.join(PUBLISHED)}")
     parser.add_argument("--modes", default="off,static,proportional,model", help=f"of {', '.join(MODES)}")
     parser.add_argument("--sync", default="bsp", choices=("bsp", "asp", "ssp"))
-    parser.add_argument("--cores", type=float, default=1.6, help="that all workers have together")
+    parser.add_argument("--cores", type=float, default=1.2,
+                        help="that all workers have together; server and chief need some, or the workers alone are "
+                             "faster than together")
     parser.add_argument("--batch", type=int, default=1152, help="global batch size")
     parser.add_argument("--commits", type=int, default=60, help="steps of each mode")
     parser.add_argument("--off-commits", type=int, default=0, help="steps of mode off, whose steps are long; 0: as many")

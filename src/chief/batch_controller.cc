@@ -12,12 +12,12 @@
 namespace evenkeel {
 namespace {
 
-constexpr double kOtherMachine = 2;  // of what is remembered, as a worker times itself
-constexpr double kTimedBatch = 32;   // at which the two are compared
-constexpr int kUntaughtMax = 2;      // steps whose size is new, in a row, that teach nothing
-constexpr double kNotable = 0.15;    // log of a change of speed that does not wait for the hold-off
+constexpr double kOtherMachine = 2;     // of what is remembered, as a worker times itself
+constexpr double kTimedBatch = 32;      // at which the two are compared
+constexpr int kUntaughtMax = 2;         // steps whose size is new, in a row, that teach nothing
+constexpr double kNotable = 0.15;       // log of a change of speed that does not wait for the hold-off
 constexpr double kComputingRate = 0.1;  // weight of the newest step in the part of it that computes
-constexpr double kOutlier = 4;       // deviations of noise, beyond which a step tells no more of a drift
+constexpr double kOutlier = 4;          // deviations of noise, beyond which a step tells no more of a drift
 
 using Mode = BatchControllerOptions::Mode;
 
@@ -145,13 +145,16 @@ void BatchController::Learn(Worker& learner, std::int64_t batch, double seconds)
   const bool drifts = model.settled();
   const double before = drifts ? model.Predict(size) : 0;
   const double outlier = kOutlier * model.TestNoise();
-  const std::optional<double> ratio = model.Observe(batch, seconds);
+  // The line is what a step takes on the level that is followed: else a batch that follows would be taken for its cause.
+  const double level = drift_.follows() ? learner.levels.at(StepTimeDrift::kRates.size() - 1) : 0;
+  const std::optional<double> ratio = model.Observe(batch, seconds * std::exp(-level));
   if (ratio && std::abs(std::log(*ratio)) > kNotable) {
     Raise(*ratio > 1 ? absl::StrFormat("%s is %.2f times slower", learner.name, *ratio)
                      : absl::StrFormat("%s is %.2f times faster", learner.name, 1 / *ratio));
   }
   if (ratio || !drifts) {
     learner.levels = {};
+    if (ratio && drift_.follows()) learner.levels.Shift(std::log(seconds / model.Predict(size)));
     return;
   }
   const double log_ratio = std::log(seconds / before);
@@ -171,21 +174,23 @@ void BatchController::Raise(std::string event) {
   event_steps_ = 0;
 }
 
-// What a step at a new size proves: that this worker is no slower than that. How much slower it is, is what a change
-// costs.
+// What a step at a new size proves: that this worker is no slower than that. By how much the next one at that size is
+// faster, is what a change costs: a prediction may be wrong there.
 bool BatchController::Teaches(Worker& worker, std::int64_t batch, double seconds, bool first_of_size) {
   if (!first_of_size) {
+    if (worker.first_batch == batch) {
+      first_of_size_seconds_ = std::max({first_of_size_seconds_, worker.first_seconds - seconds, 0.0});
+    }
+    worker.first_batch = 0;
     worker.untaught = 0;
     return true;
   }
+  worker.first_batch = batch;
+  worker.first_seconds = seconds;
   if (options_.mode != Mode::kModel) return true;
   StepTimeModel& model = worker.model;
   if (!model.known()) model.Assume({0, seconds / static_cast<double>(batch)});
   const double predicted = model.Predict(static_cast<double>(batch));
-  if (model.observations() > 0) {
-    const double more = seconds - predicted * (1 + 2 * model.noise());
-    first_of_size_seconds_ = std::max({first_of_size_seconds_, more, 0.0});
-  }
   return seconds < predicted || ++worker.untaught > kUntaughtMax;
 }
 

@@ -101,8 +101,8 @@ class BatchController {
 
   // A finished step: its time without waiting. Unknown workers and values that are no time are ignored.
   // `first_of_size`: it also made what the worker needs for a batch of this size, which the next ones find; it teaches
-  // only what it can prove. `computing`: the part of the time, in (0, 1], that went into the samples; the rest (messages,
-  // a core that others had) is expected to stay whatever the batch.
+  // only what it can prove. `computing`: the part of the time, in (0, 1], that went into the samples; the rest
+  // (messages, a core that others had) is expected to stay whatever the batch.
   void Observe(Incarnation worker, std::int64_t batch, double seconds, bool first_of_size = false,
                double computing = 1);
 
@@ -150,6 +150,9 @@ class BatchController {
     StepTimeDrift::Levels levels;
     ThroughputCeiling throughput;
     int untaught = 0;  // steps in a row that were the first of their size
+    // Of the newest of those, until the next step; 0: none.
+    std::int64_t first_batch = 0;
+    double first_seconds = 0;
     // proportional: of the steps at the present batch, and samples per second by the last smoothed time
     double smoothed_seconds = 0;
     std::int64_t smoothed_steps = 0;
@@ -163,7 +166,7 @@ class BatchController {
     std::int64_t learnt_ceiling = 0;  // 0: none
     bool measured = false;            // the rest is from its own steps
     StepTimeModel::Belief belief;
-    double drift = 1;  // by which its steps take longer now than the line says
+    double drift = 1;      // by which its steps take longer now than the line says
     double computing = 1;  // the part of a step that went into the samples, of late
     double noise_squares = 0, noise_steps = 0;
     StepTimeLine planned{0, 1};  // what `batch` was decided by

@@ -369,9 +369,8 @@ void PsProcess::CheckChief(TimePoint now, bool& connect, ps::Actions& actions) {
   connect = !chief_open_ && now >= next_attempt_;
   if (now >= next_waiting_line_) {
     next_waiting_line_ = now + kWaitingLine;
-    actions.push_back(
-        ps::LogLine{LogLevel::kInfo, absl::StrFormat("waiting for the chief at %s, at most %.1f s",
-                                                     options_.chief_address, ToSeconds(deadline - now))});
+    actions.push_back(ps::LogLine{LogLevel::kInfo, absl::StrFormat("waiting for the chief at %s, at most %.1f s",
+                                                                   options_.chief_address, ToSeconds(deadline - now))});
   }
 }
 

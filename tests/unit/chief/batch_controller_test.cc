@@ -291,6 +291,34 @@ TEST_CASE("step times that wander are followed; those that do not are left alone
   }
 }
 
+// A worker that is three times slower from one step to the next, and later as fast as before, while all wander.
+TEST_CASE("a change of speed is followed within 8 steps while step times wander too", "[chief]") {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    INFO("seed " << seed);
+    Cluster cluster({}, seed);
+    for (int i = 0; i < 3; ++i) cluster.Add({0.02, 1e-3});
+    std::vector<double> level(3, 0.0);
+    cluster.noise = 0.02;
+    double slow = 1, late = 0;
+    for (int step = 0; step < 300; ++step) {
+      if (step == 100) slow = 3;
+      if (step == 200) slow = 1;
+      for (std::size_t i = 0; i < 3; ++i) {
+        level[i] = 0.9 * level[i] + 0.025 * cluster.rng.NextNormal();
+        const double factor = std::exp(level[i]) * (i == 1 ? slow : 1);
+        cluster.machines[i] = {0.02 * factor, 1e-3 * factor};
+      }
+      REQUIRE(cluster.Step(1152));
+      const int since = step % 100;
+      if (step < 100 || since < 8) continue;
+      if (since == 8) late = 0;
+      late += cluster.WaitingShare();
+      if (since == 10) CHECK(late / 3 < 0.12);  // of which wandering is some
+      if (since == 99) CHECK(late / 92 < 0.08);
+    }
+  }
+}
+
 TEST_CASE("shares are right within 3 steps of a join and a leave", "[chief]") {
   Cluster cluster;
   for (double speed : {2.0, 17.0, 20.0}) cluster.Add({0, 1 / speed});
