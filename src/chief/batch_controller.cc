@@ -142,11 +142,13 @@ void BatchController::Observe(Incarnation worker, std::int64_t batch, double sec
 void BatchController::Learn(Worker& learner, std::int64_t batch, double seconds) {
   StepTimeModel& model = learner.model;
   const auto size = static_cast<double>(batch);
-  const bool drifts = model.settled();
+  const bool drifts = model.settled(), follows = drift_.follows();
   const double before = drifts ? model.Predict(size) : 0;
+  const double log_ratio = drifts ? std::log(seconds / before) : 0;
+  if (follows && drifts && FarOff(learner, log_ratio)) return;
+  // The line is what a step takes on the level that is followed.
+  const double level = follows ? learner.levels.newest() : 0;
   const double outlier = kOutlier * model.TestNoise();
-  // The line is what a step takes on the level that is followed: else a batch that follows would be taken for its cause.
-  const double level = drift_.follows() ? learner.levels.at(StepTimeDrift::kRates.size() - 1) : 0;
   const std::optional<double> ratio = model.Observe(batch, seconds * std::exp(-level));
   if (ratio && std::abs(std::log(*ratio)) > kNotable) {
     Raise(*ratio > 1 ? absl::StrFormat("%s is %.2f times slower", learner.name, *ratio)
@@ -154,13 +156,30 @@ void BatchController::Learn(Worker& learner, std::int64_t batch, double seconds)
   }
   if (ratio || !drifts) {
     learner.levels = {};
-    if (ratio && drift_.follows()) learner.levels.Shift(std::log(seconds / model.Predict(size)));
+    if (ratio && follows) learner.levels.Shift(std::log(seconds / model.Predict(size)));
     return;
   }
-  const double log_ratio = std::log(seconds / before);
   drift_.Score(learner.levels, log_ratio, outlier);
   learner.levels.Learn(log_ratio);
   learner.levels.Shift(std::log(before / model.Predict(size)));
+}
+
+// A step far off the level that is followed is a change or nothing, and says nothing of the line: the batch that
+// follows would be taken for the cause. The second in a row on the same side is a change.
+bool BatchController::FarOff(Worker& learner, double log_ratio) {
+  const double off = log_ratio - learner.levels.newest(), outlier = kOutlier * learner.model.TestNoise();
+  const bool again = off * learner.far_off > 0;
+  learner.far_off = std::abs(off) > outlier ? off : 0;
+  if (learner.far_off == 0) return false;
+  drift_.Score(learner.levels, log_ratio, outlier);
+  if (again) {
+    learner.levels = {};
+    learner.levels.Shift(log_ratio);
+    learner.far_off = 0;
+  } else {
+    learner.levels.Learn(log_ratio);
+  }
+  return true;
 }
 
 void BatchController::Smooth(Worker& worker, std::int64_t batch, double seconds) {

@@ -149,7 +149,8 @@ class BatchController {
     StepTimeModel model;
     StepTimeDrift::Levels levels;
     ThroughputCeiling throughput;
-    int untaught = 0;  // steps in a row that were the first of their size
+    double far_off = 0;  // of the step before, of the levels, in logarithms; 0: it was not
+    int untaught = 0;    // steps in a row that were the first of their size
     // Of the newest of those, until the next step; 0: none.
     std::int64_t first_batch = 0;
     double first_seconds = 0;
@@ -204,6 +205,7 @@ class BatchController {
   void FirstShares(std::int64_t total);  // by lines_
   bool Teaches(Worker& worker, std::int64_t batch, double seconds, bool first_of_size);
   void Learn(Worker& learner, std::int64_t batch, double seconds);
+  bool FarOff(Worker& learner, double log_ratio);
   void Smooth(Worker& worker, std::int64_t batch, double seconds);
   void Raise(std::string event);
   std::vector<double> Rates() const;

@@ -23,6 +23,7 @@ class StepTimeDrift {
   class Levels {
    public:
     double at(std::size_t rate) const { return now_[rate]; }
+    double newest() const { return now_.back(); }  // that moves fastest
     // The line itself has moved by this much, in logarithms.
     void Shift(double by);
     void Learn(double log_ratio);
