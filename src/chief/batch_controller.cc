@@ -117,6 +117,7 @@ void BatchController::Observe(Incarnation worker, std::int64_t batch, double sec
   }
   learner.model.AssumeNoise(noise_squares_, noise_steps_);
   if (!Teaches(learner, batch, seconds, first_of_size)) return TakeBrief(at);
+  if (batch == briefs_[at].batch && (!first_of_size || learner.untaught > kUntaughtMax)) briefs_[at].untried = false;
   if (options_.mode == Mode::kProportional && batch == briefs_[at].batch) Smooth(learner, batch, seconds);
   switch (learner.throughput.Observe(batch, seconds, learner.model)) {
     case ThroughputCeiling::Verdict::kHoldBack:  // the line waits; a level that is followed does not

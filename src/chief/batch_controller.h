@@ -13,7 +13,7 @@
 //   `hold_off_steps_max`: so batches settle to one change in that many steps as long as no member changes. A detected
 //   change of speed, a suspected collapse of throughput, and every join and leave begin again with the shortest.
 // - while all workers' steps together say that speeds wander by themselves (StepTimeDrift), batches follow with little
-//   dead band and no hold-off;
+//   dead band, and as soon as every worker has shown what the last change has brought;
 // - what a change costs, as steps of a new size have shown, must be gained until the next.
 // Every plan sums exactly to its total within the bounds, or is an error.
 //
@@ -166,6 +166,7 @@ class BatchController {
     std::int64_t memory_ceiling = 0;  // 0: none
     std::int64_t learnt_ceiling = 0;  // 0: none
     bool measured = false;            // the rest is from its own steps
+    bool untried = false;             // no step at `batch` has told yet how long those take
     StepTimeModel::Belief belief;
     double drift = 1;      // by which its steps take longer now than the line says
     double computing = 1;  // the part of a step that went into the samples, of late

@@ -269,6 +269,10 @@ bool BatchController::DecideModel(std::int64_t total, bool forced) {
   // Trying at every step would look for the luckiest of many steps; the longer nothing changes, the rarer it tries.
   const std::int64_t every = std::max<std::int64_t>(1, hold_off_ / 10);
   if (!urgent && (steps_since_change_ < hold_off_ || steps_since_change_ % every != 0)) return false;
+  if (!urgent && drift_.follows() &&
+      std::any_of(briefs_.begin(), briefs_.end(), [](const Brief& brief) { return brief.untried; })) {
+    return false;
+  }
 
   MakeLines();
   shares_ = splitter_.Split(total, lines_, ranges_);
@@ -335,6 +339,7 @@ void BatchController::Adopt() {
   ++plans_;
   if (options_.mode != Mode::kModel) MakeLines();
   for (std::size_t i = 0; i < briefs_.size(); ++i) {
+    briefs_[i].untried |= briefs_[i].batch != shares_[i];
     briefs_[i].batch = shares_[i];
     briefs_[i].planned = lines_[i];
   }
