@@ -20,7 +20,7 @@ absl::Status Run(const RoleSetup& setup, StopSource& stop) {
   ps.spec_hash = setup.experiment->spec_hash;
   ps.model_dir = setup.model_dir;
   ps.chief_timeout = setup.experiment->membership.chief_timeout;
-  ps.stop_grace = std::max(ps.stop_grace, setup.experiment->membership.drain);
+  ps.stop_grace = setup.experiment->membership.drain;
   ps.threads = setup.threads;
   const std::unique_ptr<Transport> transport = MakeTransport(ToTransportOptions(setup.options.data_paths));
   return ListenErrorIsInput(RunPs(ps, *transport, Storage::Posix(), Clock::Real(), stop));

@@ -332,7 +332,8 @@ struct Chief::Impl {
   bool any_loss = false;
   double rate = 0;  // examples/s; of sums in which a commit weighs less as time passes
   double rate_samples = 0, rate_seconds = 0;
-  std::optional<TimePoint> last_commit_at;
+  std::optional<TimePoint> last_commit_at;  // since the last rollback
+  std::optional<TimePoint> trained_until;   // the last commit of this chief's
 
   // --- members
   std::vector<ServerState> servers;             // of the layout, in its order

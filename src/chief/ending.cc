@@ -317,7 +317,7 @@ Summary Chief::Impl::MakeSummary() const {
       summary.samples_per_epoch.pop_back();
     }
   }
-  summary.wall_seconds = TrainingSeconds(last_commit_at.value_or(now));
+  summary.wall_seconds = TrainingSeconds(trained_until.value_or(now));
   const std::int64_t timed = log.samples_committed - samples_untimed;
   if (summary.wall_seconds > 0) summary.examples_per_second = static_cast<double>(timed) / summary.wall_seconds;
   if (any_loss) summary.train_loss = last_loss;

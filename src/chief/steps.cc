@@ -245,7 +245,7 @@ void Chief::Impl::Commit(SetNumber number) {
     commit_seconds = Smooth(commit_seconds, ToSeconds(now - *last_commit_at));
   }
   MeasureRate(decision.samples);
-  last_commit_at = now;
+  last_commit_at = trained_until = now;
   FillRow(row, decision);
   row.seconds = record.training_seconds = TrainingSeconds(now);
 

@@ -25,7 +25,7 @@
 namespace evenkeel {
 namespace {
 
-constexpr Duration kShutdownGrace = std::chrono::seconds(3);
+constexpr Duration kShutdownGrace = std::chrono::seconds(1);  // for who has said goodbye, or will not
 constexpr Duration kFlushInterval = std::chrono::seconds(1);
 // Work for the disk that has not been done yet; beyond it the decisions wait.
 constexpr std::size_t kMaxDiskQueue = 1 << 16;

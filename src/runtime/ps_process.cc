@@ -390,6 +390,12 @@ void PsProcess::Step() {
       if (joined_) {
         actions.push_back(ps::SendToChief{{server_.MakeEnvelope(), Leave{.reason = "told to stop"}}});
       }
+      if (options_.stop_grace > Duration::zero() && server_.welcomed()) {
+        actions.push_back(
+            ps::LogLine{LogLevel::kWarning, absl::StrFormat("leaves after %.1f s with its stripes: nobody "
+                                                            "has taken them",
+                                                            ToSeconds(options_.stop_grace))});
+      }
       actions.push_back(ps::Finish{absl::OkStatus()});
       stop_at_ = kNever;
       stop_requested_ = false;
@@ -463,16 +469,18 @@ void PsProcess::Shutdown() {
   side_thread_.join();
   Forget(0);
   std::shared_ptr<Stream> chief;
+  bool answers = false;
   {
     MutexLock lock(mutex_);
     chief = chief_;
+    answers = joined_;
   }
   if (chief) chief->Close();
   listener_->Shutdown(options_.drain);
   listener_.reset();  // and with it its hold on this object
   const TimePoint deadline = clock_.Now() + options_.drain;
   MutexLock lock(mutex_);
-  while (chief_ && chief_closed_.WaitUntil(mutex_, deadline)) {
+  while (answers && chief_ && chief_closed_.WaitUntil(mutex_, deadline)) {
   }
   ++connection_;  // whatever still comes on the former one is ignored
   chief_.reset();

@@ -216,6 +216,10 @@ TEST_CASE("the last server that cannot write its checkpoint is asked again", "[c
   cluster.FailSnapshots(false);
   cluster.RunUntil([&] { return cluster.ServerReleased(0); });
   REQUIRE(cluster.manifests().back().version == cluster.commits().back().decision.version);
+  // Nobody comes: the wait for that is no training.
+  REQUIRE(cluster.Run());
+  REQUIRE(cluster.end()->status.code() == absl::StatusCode::kDeadlineExceeded);
+  REQUIRE(cluster.end()->summary.wall_seconds < 30);
 }
 
 }  // namespace evenkeel
