@@ -6,9 +6,8 @@
 // for each other (ASP, SSP), they are equal update rates: the same plan serves both.
 //
 // What keeps `model` from cycling, while a changed worker is followed within a few steps:
-// - a change must be worth more than the dead band even if every slow worker's model errs to the slow side by as much
-// as
-//   the slowest of that many would by chance. Where steps are quiet the dead band shrinks, to a fifth at least;
+// - a change must be worth more than the dead band even if every slow worker's model errs to the slow side by as
+//   much as the slowest of that many would by chance. Where steps are quiet the dead band shrinks, to a fifth at least;
 // - after a change it holds off, twice as long each time and at least half as long as nothing happened before, up to
 //   `hold_off_steps_max`: so batches settle to one change in that many steps as long as no member changes. A detected
 //   change of speed, a suspected collapse of throughput, and every join and leave begin again with the shortest.
