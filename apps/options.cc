@@ -1,5 +1,9 @@
 #include "options.h"
 
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "evenkeel/core/status.h"
 
 namespace evenkeel::apps {
@@ -32,22 +36,31 @@ void AddDataOption(CLI::App& app, std::string& data) {
       ->envname("EVENKEEL_DATA");
 }
 
-void AddDataPathOption(CLI::App& app, std::vector<std::string>& data_paths) {
+void AddDataPathOption(CLI::App& app, std::string& data_paths) {
   app.add_option(
          "--data-path", data_paths,
          "The ways of the data between workers and servers, the first that both ends have is taken: shm (shared "
          "memory, on one machine), tcp (connections of their own, for trusted networks), grpc")
       ->type_name("WAY,...")
-      ->delimiter(',')
       ->envname("EVENKEEL_DATA_PATH")
       ->capture_default_str()
-      ->check(CLI::IsMember({"shm", "tcp", "grpc"}));
+      ->check(CLI::Validator(
+          [](std::string& text) {
+            std::set<absl::string_view> seen;
+            for (const absl::string_view way : absl::StrSplit(text, ',')) {
+              const bool known = way == "shm" || way == "tcp" || way == "grpc";
+              if (!known) return absl::StrCat("a list of shm, tcp and grpc has \"", way, "\" in it: ", text);
+              if (!seen.insert(way).second) return absl::StrCat(way, " is there twice: ", text);
+            }
+            return std::string();
+          },
+          ""));
 }
 
-TransportOptions ToTransportOptions(const std::vector<std::string>& data_paths) {
+TransportOptions ToTransportOptions(const std::string& data_paths) {
   TransportOptions options;
   options.data_paths.clear();
-  for (const std::string& path : data_paths) {
+  for (const absl::string_view path : absl::StrSplit(data_paths, ',')) {
     options.data_paths.push_back(path == "shm" ? DataPath::kShm : path == "tcp" ? DataPath::kTcp : DataPath::kGrpc);
   }
   return options;

@@ -19,11 +19,11 @@ struct RoleOptions {
   int threads = 0;  // 0: a default
   std::string log_level = "info";
   int ready_fd = -1;
-  bool train = false;                                         // chief
-  bool evaluator = false;                                     // chief: one is expected
-  std::string notice_file;                                    // worker
-  std::vector<std::string> data_paths{"shm", "tcp", "grpc"};  // worker, ps
-  double chief_timeout_seconds = 60;                          // worker: for the experiment
+  bool train = false;                       // chief
+  bool evaluator = false;                   // chief: one is expected
+  std::string notice_file;                  // worker
+  std::string data_paths = "shm,tcp,grpc";  // worker, ps
+  double chief_timeout_seconds = 60;        // worker: for the experiment
 };
 
 // --experiment and --set.
@@ -31,7 +31,7 @@ CLI::Option* AddExperimentOptions(CLI::App& app, std::string& experiment, std::v
 // --cluster and --task.
 void AddClusterOptions(CLI::App& app, RoleOptions& options);
 void AddDataOption(CLI::App& app, std::string& data);
-void AddDataPathOption(CLI::App& app, std::vector<std::string>& data_paths);
+void AddDataPathOption(CLI::App& app, std::string& data_paths);
 void AddThreadsOption(CLI::App& app, int& threads);
 void AddLogLevelOption(CLI::App& app, std::string& level);
 
@@ -39,7 +39,7 @@ void AddLogLevelOption(CLI::App& app, std::string& level);
 std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv);
 
 // For workers and servers.
-TransportOptions ToTransportOptions(const std::vector<std::string>& data_paths);
+TransportOptions ToTransportOptions(const std::string& data_paths);
 
 LogLevel ToLogLevel(const std::string& name);
 

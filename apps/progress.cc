@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -179,6 +180,14 @@ std::string LeaseText(const Json& member) {
   return left.is_number() ? absl::StrFormat("lease %.1f s", left.get<double>()) : "no lease";
 }
 
+// "shm", or one for each server where they differ.
+std::string DataPathsText(const Json& worker) {
+  std::vector<std::string> ways;
+  for (const Json& way : Field(worker, "data_paths")) ways.push_back(way.is_string() ? way.get<std::string>() : "?");
+  if (std::set<std::string>(ways.begin(), ways.end()).size() == 1) ways.resize(1);
+  return ways.empty() ? "" : absl::StrCat("by ", absl::StrJoin(ways, ","), "  ");
+}
+
 std::string DoingText(const Json& member) {
   std::string text = Field(member, "connected") == Json(false) ? "away" : Text(member, "state");
   const Json& since = Field(member, "state_seconds");
@@ -253,9 +262,9 @@ std::vector<std::string> FullStatusLines(std::string_view status_json) {
         absl::StrCat("  ", Counted(static_cast<std::uint64_t>(Whole(status, "servers_wanted")), "server"), " ordered"));
   }
   for (const Json& worker : Field(status, "workers")) {
-    lines.push_back(absl::StrFormat("  %-*s incarnation %d  %s  batch %d  %s  %s  %s", width, Text(worker, "name"),
+    lines.push_back(absl::StrFormat("  %-*s incarnation %d  %s  batch %d  %s  %s%s  %s", width, Text(worker, "name"),
                                     Whole(worker, "incarnation"), PlaceText(worker), Whole(worker, "batch"),
-                                    TimesText(worker), LeaseText(worker), DoingText(worker)));
+                                    TimesText(worker), DataPathsText(worker), LeaseText(worker), DoingText(worker)));
   }
   for (const Json& name : Field(status, "joining")) {
     if (name.is_string()) {

@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "commands.h"
 #include "evenkeel/core/status.h"
 #include "evenkeel/core/storage.h"
@@ -18,7 +20,7 @@ namespace {
 struct Options {
   std::int64_t seeds = 1;
   std::uint64_t first_seed = 1;
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;  // 0: not this one alone
   std::string faults;
   int shrink_runs = 200;
   bool verbose = false;
@@ -93,6 +95,9 @@ absl::StatusOr<bool> Run(const Options& options) {
     moves += verdict.moves;
     events += verdict.events;
     if (options.verbose) Print(seed, verdict);
+    if (faults) {
+      for (const sim::Fault& idle : verdict.idle) std::printf("did nothing: %s\n", sim::ToString(idle).c_str());
+    }
     if (verdict.broken.empty()) continue;
     ++failures;
     PrintFailure(scenario, verdict, options);
@@ -208,9 +213,22 @@ void AddSimulateCommand(CLI::App& app, Action& chosen) {
   command->add_option("--seeds", options->seeds, "How many")
       ->capture_default_str()
       ->check(CLI::Range(1, 1'000'000'000));
-  command->add_option("--first-seed", options->first_seed, "The first one")->capture_default_str();
-  auto* seed = command->add_option("--seed", options->seed, "This one alone")->check(CLI::PositiveNumber);
-  command->add_option("--faults", options->faults, "These faults, a JSON list, in place of the seed's")->needs(seed);
+  auto* first_seed = command->add_option("--first-seed", options->first_seed, "The first one")->capture_default_str();
+  const CLI::Validator is_seed(
+      [](std::string& text) {
+        std::int64_t value = 0;
+        const bool fits = absl::SimpleAtoi(text, &value) && value > 0;
+        return fits ? std::string() : absl::StrCat("a seed is a whole number from 1 to 2^63 - 1, not ", text);
+      },
+      "SEED");
+  first_seed->check(is_seed);
+  auto* seed = command->add_option("--seed", options->seed, "This one alone")->check(is_seed);
+  for (const char* other : {"--seeds", "--first-seed"}) seed->excludes(command->get_option(other));
+  command
+      ->add_option("--faults", options->faults,
+                   "These faults, a JSON list, in place of the seed's; those that did nothing are named")
+      ->needs(seed)
+      ->check(CLI::ExistingFile);
   command->add_option("--shrink-runs", options->shrink_runs, "Simulations to find fewer faults; 0: none")
       ->capture_default_str()
       ->check(CLI::Range(0, 100'000));

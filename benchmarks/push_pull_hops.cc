@@ -24,6 +24,7 @@ class NotedStream final : public Stream {
   }
   void Close() override { stream_->Close(); }
   std::string peer() const override { return stream_->peer(); }
+  std::string way() const override { return stream_->way(); }
 
  private:
   const std::shared_ptr<Stream> stream_;

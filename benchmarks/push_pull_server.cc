@@ -146,6 +146,7 @@ class DirectStream final : public Stream, public std::enable_shared_from_this<Di
     Deliver();
   }
   std::string peer() const override { return "chief"; }
+  std::string way() const override { return "call"; }
 
  private:
   static constexpr std::size_t kMostQueued = 1 << 12;

@@ -164,8 +164,9 @@ ChiefActions Chief::Stop(const std::string& reason, TimePoint now) {
   impl.now = now;
   if (impl.phase == Phase::kRunning) {
     impl.Stop(reason);
-  } else if (impl.switching) {
-    impl.stop_wanted = reason;  // nothing that was trained is lost by that
+  } else if (impl.phase < Phase::kRunning && impl.ServersHoldMore()) {
+    impl.stop_wanted = reason;
+    impl.phase_deadline = std::min(impl.phase_deadline, now + impl.options.experiment.membership.drain);
   } else if (impl.phase < Phase::kRunning) {
     impl.end_status = "stopped";
     impl.end_reason = reason;
@@ -374,6 +375,7 @@ void Chief::Impl::Advance() {
 }
 
 void Chief::Impl::Await(Duration time) {
+  if (stop_wanted) time = std::min(time, options.experiment.membership.drain);
   awaited_since = now;
   phase_deadline = now + time;
 }
@@ -426,8 +428,9 @@ void Chief::Impl::CheckDeadlines() {
     case Phase::kGathering:
     case Phase::kReading:
     case Phase::kConfiguring:
-      return Fail(absl::DeadlineExceededError(
-          absl::StrFormat("waited %.1f s for %s", ToSeconds(now - awaited_since), MissingMembers())));
+      return Fail(absl::DeadlineExceededError(absl::StrFormat(
+          "%swaited %.1f s for %s", stop_wanted ? absl::StrCat(*stop_wanted, "; for the last checkpoint ") : "",
+          ToSeconds(now - awaited_since), MissingMembers())));
     case Phase::kRunning:
       if (first_grant_done ||
           workers.training() +
@@ -435,10 +438,12 @@ void Chief::Impl::CheckDeadlines() {
                                                  [](const auto& w) { return w.second.ready && !w.second.rank; })) <
               options.experiment.membership.workers_min) {
         if (workers.training() >= options.experiment.membership.workers_min) return;
-        return FailWithCheckpoint(absl::DeadlineExceededError(
-            absl::StrCat("waited ", ToSeconds(options.experiment.membership.join_timeout), " s for ", WaitingFor())));
+        return FailWithCheckpoint(
+            absl::DeadlineExceededError(absl::StrCat("waited ", ToSeconds(options.experiment.membership.join_timeout),
+                                                     " s for ", WaitingFor(), WhatJoinersDo())));
       }
-      Say(absl::StrCat("not all listed workers came in time; starting without ", MissingMembers()), LogLevel::kWarning);
+      Say(absl::StrCat("not all listed workers came in time; starting without ", MissingMembers(), WhatJoinersDo()),
+          LogLevel::kWarning);
       first_grant_done = true;
       return;
     case Phase::kEnding:

@@ -151,6 +151,7 @@ struct Chief::Impl {
   void NoteComing(const std::string& name);
   bool FirstGrantMayCome();
   std::string MissingMembers() const;
+  std::string WhatJoinersDo() const;
   Waiting WaitingNow() const;
 
   // --- server_membership.cc
@@ -161,7 +162,7 @@ struct Chief::Impl {
   void ResumeServerSession(ServerState& server);
   void WelcomeServer(const ServerState& server);
   void BringUpServer(ServerState& server);
-  void LoseServer(ServerState& server, const std::string& reason);
+  void LoseServer(ServerState& server, const std::string& reason, bool orderly = false);
   ServerState* ServerBySession(SessionId session);  // also those that are in no layout
   bool InLayout(const ServerState& server) const {
     return &server >= servers.data() && &server < servers.data() + servers.size();
@@ -203,6 +204,7 @@ struct Chief::Impl {
   bool HashesAgree();
   void OnKeptDecisions(ServerState& server, const KeptDecisions& kept);
   void ContinueServers();
+  bool ServersHoldMore() const;
   void RollBack(const std::string& reason);
 
   // --- steps.cc
@@ -349,7 +351,7 @@ struct Chief::Impl {
   bool layout_due = false;                 // and nothing binds
   bool switching = false;                  // the servers have been told of the new layout, and not all have answered
   TimePoint next_move{};                   // not before
-  std::optional<std::string> stop_wanted;  // while the layout changes
+  std::optional<std::string> stop_wanted;  // once the servers, which hold more than a checkpoint does, have answered
   WorkerTable workers;
   std::map<SessionId, std::string> evaluators;  // their names
   bool evaluator_seen = false;

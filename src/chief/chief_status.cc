@@ -1,8 +1,11 @@
 // What the chief tells about the job.
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "chief/chief_impl.h"
 #include "nlohmann/json.hpp"
 
@@ -217,6 +220,7 @@ void Chief::Impl::AddMembers(nlohmann::json& json, TimePoint at) const {
                {"gradient_norm", worker.gradient_norm},
                {"state", worker.state},
                {"state_seconds", SecondsSince(worker.state_since, at)}};
+    entry["data_paths"] = std::vector<std::string>(absl::StrSplit(worker.data_paths, ',', absl::SkipEmpty()));
     entry["lease_seconds_left"] = LeaseLeft(leases, incarnation, at);
     entry["batch"] = worker.bound ? TotalSize(undecided.At(*worker.bound).share.positions) : 0;
     json["workers"].push_back(std::move(entry));

@@ -260,8 +260,7 @@ void Chief::Impl::EndJob(absl::Status status) {
   ended_at = now;
   AppendLog(EndRecord{end_status, end_reason});
   actions.push_back(SyncLogAction{});
-  Say(absl::StrCat("job ", end_status, end_reason.empty() ? "" : ": ", end_reason),
-      status.ok() ? LogLevel::kInfo : LogLevel::kError);
+  Say(absl::StrCat("job ", end_status, end_reason.empty() ? "" : ": ", end_reason));
   const TimePoint latest = now + options.experiment.membership.lease;
   const auto dismiss = [&](SessionId session, const std::string& name, TimePoint until) {
     Bid(session, name);

@@ -297,7 +297,7 @@ void Chief::Impl::OnServerLeave(ServerState& server, const Leave& leave) {
     if (move) AbandonMove(absl::StrCat(server.name, " leaves"));
     return Send(server.session, LeaveNow{leave.reason});
   }
-  if (InLayout(server)) return LoseServer(server, absl::StrCat("it left: ", leave.reason));
+  if (InLayout(server)) return LoseServer(server, leave.reason, /*orderly=*/true);
   EndSpare(server.incarnation, leave.reason, true);
 }
 

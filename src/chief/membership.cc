@@ -45,6 +45,15 @@ std::string Chief::Impl::MissingMembers() const {
   return absl::StrJoin(missing, ", ");
 }
 
+// "" or, of workers that are here but not ready: "; worker:1 has joined (warming up)".
+std::string Chief::Impl::WhatJoinersDo() const {
+  std::string text;
+  for (const auto& [incarnation, worker] : workers) {
+    if (!worker.ready) absl::StrAppend(&text, "; ", worker.name, " has joined (", worker.state, ")");
+  }
+  return text;
+}
+
 void Chief::Impl::OnJoin(SessionId session, Join& join) {
   if (phase == Phase::kEnded) {
     return Bid(session, join.name);
@@ -297,6 +306,7 @@ void Chief::Impl::OnRenew(SessionId session, const Envelope& envelope, const Ren
     workers.Change(*worker, [&](WorkerState& w) {
       w.state = renew.state;
       w.state_since = since;
+      w.data_paths = renew.data_paths;
     });
   }
   if (ServerState* server = ServerBySession(session)) {

@@ -174,6 +174,12 @@ void Chief::Impl::ContinueServers() {
   for (ServerState& server : servers) ResumeServerSession(server);
 }
 
+// What a stop must not leave behind: commits that no checkpoint holds, but servers hold or may hold.
+bool Chief::Impl::ServersHoldMore() const {
+  if (switching || continuing || phase == Phase::kReading) return true;
+  return recovering && !log.commits.empty() && log.commits.back().version.commit > options.resume->version.commit;
+}
+
 // All servers, survivors too, go back to the last checkpoint in a new generation, parameters and ledger together;
 // whatever belonged to the old one is void. Workers live on.
 void Chief::Impl::RollBack(const std::string& reason) {
@@ -184,8 +190,12 @@ void Chief::Impl::RollBack(const std::string& reason) {
     end_reason = *std::exchange(stop_wanted, std::nullopt);
   }
   if (end_status == "stopped" || !failure.ok()) {
-    end_reason = absl::StrCat(end_reason, "; ", reason, " before the last checkpoint was complete");
-    return EndJob(failure);
+    absl::StrAppend(&end_reason, "; ", reason, " before the last checkpoint was complete");
+    const std::int64_t lost = samples_trained - (durable ? durable->samples_trained : 0);
+    if (lost == 0 || !failure.ok()) return EndJob(failure);
+    return Fail(absl::InternalError(absl::StrCat(end_reason, ": what was trained after ",
+                                                 durable ? CheckpointName(durable->version) : "the start", ", ", lost,
+                                                 " samples, is lost; the same command resumes there")));
   }
   end_status.clear();
   end_reason.clear();

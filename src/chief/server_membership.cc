@@ -162,13 +162,18 @@ void Chief::Impl::ConfigureServers() {
   }
 }
 
-void Chief::Impl::LoseServer(ServerState& server, const std::string& reason) {
+void Chief::Impl::LoseServer(ServerState& server, const std::string& reason, bool orderly) {
   leases.End(server.incarnation);
   ended_nonces.push_back(server.nonce);
   if (ended_nonces.size() > kEndedNoncesKept) ended_nonces.pop_front();
-  RefuseSession(server.session, RefuseReason::kStaleIncarnation, absl::StrCat(server.name, " is fenced: ", reason),
-                server.session != SessionId{});
-  Say(absl::StrCat(server.name, " at ", server.address, " is lost: ", reason), LogLevel::kWarning);
+  if (orderly) {
+    actions.push_back(CloseAction{server.session});
+    Say(absl::StrCat(server.name, " at ", server.address, " left: ", reason));
+  } else {
+    RefuseSession(server.session, RefuseReason::kStaleIncarnation, absl::StrCat(server.name, " is fenced: ", reason),
+                  server.session != SessionId{});
+    Say(absl::StrCat(server.name, " at ", server.address, " is lost: ", reason), LogLevel::kWarning);
+  }
   const std::string name = server.name;
   server = ServerState{};
   server.name = name;
@@ -176,7 +181,7 @@ void Chief::Impl::LoseServer(ServerState& server, const std::string& reason) {
   replace_until = now + options.experiment.membership.ps_replacement_timeout;
   // The last checkpoint is complete: the parameters are not needed any more.
   if (phase == Phase::kGathering || phase == Phase::kFinalScore || phase == Phase::kEnded) return;
-  RollBack(absl::StrCat(name, " is lost"));
+  RollBack(absl::StrCat(name, orderly ? " has left" : " is lost"));
 }
 
 void Chief::Impl::OnConfigured(ServerState& server, const Envelope& envelope, const Configured& configured) {

@@ -47,6 +47,7 @@ struct WorkerState {
   std::optional<Share> provisional;
   std::string state;
   std::optional<TimePoint> state_since;  // as the member said with its last renewal
+  std::string data_paths;                // likewise
   std::string compute_fingerprint;
   bool leaving = false;  // no ticket binds any more
   std::string leave_reason;

@@ -83,6 +83,7 @@ struct MemberSession::State : std::enable_shared_from_this<State> {
   std::string last_error ABSL_GUARDED_BY(mutex);
   std::string doing ABSL_GUARDED_BY(mutex) = "joining";
   TimePoint doing_since ABSL_GUARDED_BY(mutex);
+  std::string data_paths ABSL_GUARDED_BY(mutex);
 
   std::thread thread;
 };
@@ -133,6 +134,11 @@ void MemberSession::SetState(const std::string& doing) {
   if (state_->doing == doing) return;
   state_->doing = doing;
   state_->doing_since = state_->clock.Now();
+}
+
+void MemberSession::SetDataPaths(const std::string& data_paths) {
+  MutexLock lock(state_->mutex);
+  state_->data_paths = data_paths;
 }
 
 void MemberSession::Leave(const std::string& reason, Duration grace) {
@@ -186,7 +192,7 @@ void MemberSession::State::Run() {
         silent = !renewal.Due(now);
         renew_on = silent ? nullptr : stream;
         renew.envelope = envelope;
-        renew.body = Renew{doing, (now - doing_since) / std::chrono::milliseconds(1)};
+        renew.body = Renew{doing, (now - doing_since) / std::chrono::milliseconds(1), data_paths};
       }
     }
     if (end) return End(*end);

@@ -71,8 +71,11 @@ absl::Status NoAnswer(const std::string& address, const absl::Status& closed) {
                                                  ", not a chief: give the address at which evenkeel-chief listens"));
 }
 
-absl::StatusOr<Body> Ask(const Body& question, const std::string& address, Transport& transport, const Clock& clock,
-                         StopSource& stop, Duration timeout) {
+namespace {
+
+// One question; `cause` says why nobody answered, without naming the chief.
+absl::StatusOr<Body> Try(const Body& question, const std::string& address, Transport& transport, const Clock& clock,
+                         StopSource& stop, Duration timeout, std::string& cause) {
   const TimePoint deadline = clock.Now() + timeout;
   auto exchange = std::make_shared<Exchange>();
   const std::shared_ptr<Stream> stream = transport.Connect(Service::kChief, address, exchange, timeout);
@@ -99,9 +102,21 @@ absl::StatusOr<Body> Ask(const Body& question, const std::string& address, Trans
         absl::StrCat("the chief at ", address, " refused (", ToString(refuse->reason), "): ", refuse->message));
   }
   if (stopped) return Stopped(stop);
-  if (closed) return NoAnswer(address, *closed);
+  if (closed) {
+    cause = closed->ok() ? "it closed the stream" : std::string(closed->message());
+    return NoAnswer(address, *closed);
+  }
+  cause = absl::StrFormat("nobody answered within %.1f s", ToSeconds(timeout));
   return absl::DeadlineExceededError(
       absl::StrFormat("waited %.1f s for the chief at %s to answer", ToSeconds(timeout), address));
+}
+
+}  // namespace
+
+absl::StatusOr<Body> Ask(const Body& question, const std::string& address, Transport& transport, const Clock& clock,
+                         StopSource& stop, Duration timeout) {
+  std::string cause;
+  return Try(question, address, transport, clock, stop, timeout, cause);
 }
 
 absl::StatusOr<Body> AskUntilAnswered(const Body& question, const std::string& address, Transport& transport,
@@ -110,17 +125,17 @@ absl::StatusOr<Body> AskUntilAnswered(const Body& question, const std::string& a
   Backoff backoff(kFirstDelay, kLongestDelay, RandomNonce());
   std::string why;
   for (bool said = false;; said = true) {
-    const Duration left = std::max<Duration>(deadline - clock.Now(), std::chrono::milliseconds(1));
-    absl::StatusOr<Body> answer = Ask(question, address, transport, clock, stop, std::min(left, kLongestTry));
-    if (!absl::IsUnavailable(answer.status()) && !absl::IsDeadlineExceeded(answer.status())) return answer;
-    // The last attempt has little time and ends without a word of its own.
-    if (why.empty() || !absl::IsDeadlineExceeded(answer.status()) || left >= kLongestTry) {
-      why = std::string(answer.status().message());
-    }
-    if (clock.Now() >= deadline) {
+    const Duration left = deadline - clock.Now();
+    if (left <= Duration::zero() && !why.empty()) {
       return absl::DeadlineExceededError(
           absl::StrFormat("waited %.1f s for the chief at %s to answer: %s", ToSeconds(timeout), address, why));
     }
+    std::string cause;
+    absl::StatusOr<Body> answer =
+        Try(question, address, transport, clock, stop, std::clamp<Duration>(left, Milliseconds(1), kLongestTry), cause);
+    if (!absl::IsUnavailable(answer.status()) && !absl::IsDeadlineExceeded(answer.status())) return answer;
+    // The last attempt may have too little time to tell why.
+    if (why.empty() || left >= kLongestTry) why = std::move(cause);
     if (!said) {
       LogInfo(absl::StrFormat("waiting for the chief at %s, at most %.1f s (%s)", address, ToSeconds(timeout), why));
     }

@@ -166,6 +166,7 @@ template <class D>
 void Map(D& d, In<D, Renew> m, Out<D, pb::Renew> p) {
   EK_VALUE(state);
   EK_VALUE(since_ms);
+  EK_VALUE(data_paths);
 }
 template <class D>
 void Map(D&, In<D, Renewed>, Out<D, pb::Renewed>) {}

@@ -45,28 +45,42 @@ bool IsNode(const std::string& node) {
   if (colon == std::string::npos) return node == "chief";
   const std::string role = node.substr(0, colon);
   std::uint32_t number = 0;
-  return (role == "worker" || role == "ps") && absl::SimpleAtoi(node.substr(colon + 1), &number);
+  if (!absl::SimpleAtoi(node.substr(colon + 1), &number)) return false;
+  return role == "worker" || (role == "ps" && number < kMostServers);
 }
 
-// "" or what is wrong with the nodes that it names.
-std::string NodeProblem(const Fault& fault) {
+// "" or why nothing like it can happen.
+std::string Problem(const Fault& fault) {
   const bool of_job = fault.kind == FaultKind::kScale || fault.kind == FaultKind::kStop ||
                       fault.kind == FaultKind::kManifestFailure || fault.kind == FaultKind::kCrashChief ||
                       fault.kind == FaultKind::kCrashAll;
   const bool of_pair =
       fault.kind == FaultKind::kBreak || fault.kind == FaultKind::kPartition || fault.kind == FaultKind::kSlow;
-  constexpr char kNodes[] = "chief, worker:N or ps:N";
+  const std::string nodes = absl::StrCat("chief, worker:N or ps:N (N below ", kMostServers, ")");
   const std::string what = ToString(fault.kind);
-  if (!of_job && fault.node.empty()) return absl::StrCat(what, " needs a node: ", kNodes);
-  if (of_pair && fault.peer.empty()) return absl::StrCat(what, " needs a peer: ", kNodes);
+  if (!of_job && fault.node.empty()) return absl::StrCat(what, " needs a node: ", nodes);
+  if (of_pair && fault.peer.empty()) return absl::StrCat(what, " needs a peer: ", nodes);
   for (const auto& [field, node] : {std::pair("node", fault.node), std::pair("peer", fault.peer)}) {
-    if (!node.empty() && !IsNode(node)) return absl::StrCat(field, " is '", node, "'; it is ", kNodes);
+    if (!node.empty() && !IsNode(node)) return absl::StrCat(field, " is '", node, "'; it is ", nodes);
   }
+  const bool of_any = of_job || of_pair || fault.kind == FaultKind::kPause;
+  if (!of_any && fault.node == "chief") {
+    return absl::StrCat(what, " is not for the chief; it has pause, stop, crash_chief and crash_all");
+  }
+  if (fault.kind == FaultKind::kSnapshotFailure && fault.node[0] != 'p') {
+    return absl::StrCat("node is '", fault.node, "'; only servers, ps:N, write snapshots");
+  }
+  if (of_pair && fault.node == fault.peer) return absl::StrCat("node and peer are both ", fault.node);
+  if (fault.kind == FaultKind::kScale && (fault.count < 1 || fault.count > kMostServers)) {
+    return absl::StrCat("count is ", fault.count, "; the servers are 1 to ", kMostServers);
+  }
+  const bool lasts =
+      fault.kind == FaultKind::kPause || fault.kind == FaultKind::kPartition || fault.kind == FaultKind::kSlow;
+  if (lasts && fault.for_ms == 0) return absl::StrCat(what, " needs for_ms, above 0");
   return "";
 }
 
-constexpr std::int64_t kMaxMs = 1'000'000'000;
-constexpr std::uint64_t kMaxCount = 1'000'000;
+constexpr std::int64_t kMaxMs = 3'600'000;
 
 }  // namespace
 
@@ -119,7 +133,7 @@ absl::StatusOr<std::vector<Fault>> FaultsFromJson(std::string_view json, std::st
         fault.at_ms = value.get<std::int64_t>();
       } else if (key == "for_ms" && value.is_number_unsigned()) {
         fault.for_ms = value.get<std::int64_t>();
-      } else if (key == "count" && value.is_number_unsigned() && value.get<std::uint64_t>() <= kMaxCount) {
+      } else if (key == "count" && value.is_number_unsigned() && value.get<std::uint64_t>() <= kMaxMs) {
         fault.count = value.get<std::int64_t>();
       } else if (key == "share" && value.is_number() && value.get<double>() >= 0 && value.get<double>() <= 1) {
         fault.share = value.get<double>();
@@ -140,9 +154,9 @@ absl::StatusOr<std::vector<Fault>> FaultsFromJson(std::string_view json, std::st
     }
     if (!known_kind)
       return wrong(i, absl::StrCat("kind is ", list[i].value("kind", Json()).dump(), "; there are ", KindNames()));
-    if (std::string problem = NodeProblem(fault); !problem.empty()) return wrong(i, std::move(problem));
+    if (std::string problem = Problem(fault); !problem.empty()) return wrong(i, std::move(problem));
     if (std::max(fault.at_ms, fault.for_ms) > kMaxMs || std::min(fault.at_ms, fault.for_ms) < 0) {
-      return wrong(i, absl::StrCat("a time is above ", kMaxMs, " ms"));
+      return wrong(i, absl::StrCat("a time is above ", kMaxMs, " ms, an hour"));
     }
     faults.push_back(std::move(fault));
   }

@@ -433,8 +433,10 @@ void Invariants::CheckpointWritten(const Manifest& manifest, const std::vector<P
 
 void Invariants::JobEnded(const EndAction& end, const std::map<Version, Manifest>& manifests) {
   if (end.finished_before) return;
-  // A disk that refuses the last checkpoint fails the job, and rightly so.
-  if (absl::IsInternal(end.status) && !absl::StrContains(end.status.message(), kDiskError)) {
+  // A disk that refuses the last checkpoint fails the job, and rightly so; as does a server that is lost before it.
+  const absl::string_view why = end.status.message();
+  const bool rightly = absl::StrContains(why, kDiskError) || absl::StrContains(why, "before the last checkpoint was");
+  if (absl::IsInternal(end.status) && !rightly) {
     Break(absl::StrCat("the chief failed: ", end.status.message()));
   }
   if (!end.status.ok() || end.summary.status != "finished") return;

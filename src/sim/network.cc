@@ -168,7 +168,7 @@ void Network::ProcessDied(Peer& peer, bool seen) {
   }
 }
 
-void Network::Break(const std::string& a, const std::string& b, bool a_sees_first, Duration later, double share) {
+bool Network::Break(const std::string& a, const std::string& b, bool a_sees_first, Duration later, double share) {
   const std::string& first = a_sees_first ? a : b;
   std::vector<SessionId> ids;
   for (const auto& [id, stream] : streams_) {
@@ -190,6 +190,7 @@ void Network::Break(const std::string& a, const std::string& b, bool a_sees_firs
     packets.push_back(std::move(last));
     Schedule(stream, 1 - static_cast<int>(end));
   }
+  return !ids.empty();
 }
 
 void Network::Partition(const std::string& from, const std::string& to, Duration time) {

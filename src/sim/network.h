@@ -59,7 +59,7 @@ class Network {
   void ProcessDied(Peer& peer, bool seen);
   // All streams between the two: one side sees it at once, the other `later`; of what is on its way to the latter, the
   // first `share` still comes.
-  void Break(const std::string& a, const std::string& b, bool a_sees_first, Duration later, double share);
+  bool Break(const std::string& a, const std::string& b, bool a_sees_first, Duration later, double share);
   void Partition(const std::string& from, const std::string& to, Duration time);
   void Slow(const std::string& from, const std::string& to, Duration extra, Duration time);
 

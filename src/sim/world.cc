@@ -293,7 +293,9 @@ Verdict World::Run() {
   for (const Fault& fault : scenario_.faults) {
     // A slow link stays so for ten times its delay.
     last_ms = std::max(last_ms, fault.at_ms + fault.for_ms * (fault.kind == FaultKind::kSlow ? 10 : 1));
-    scheduler_.At(start_ + Milliseconds(fault.at_ms), nullptr, [this, &fault] { Apply(fault); });
+    scheduler_.At(start_ + Milliseconds(fault.at_ms), nullptr, [this, &fault] {
+      if (!Apply(fault)) verdict_.idle.push_back(fault);
+    });
   }
   if (scenario_.ends_at_ms > 0) {
     last_ms = std::max(last_ms, scenario_.ends_at_ms);
@@ -315,6 +317,9 @@ Verdict World::Run() {
     } else {
       invariants_.Break(absl::StrCat("the job hangs: ", chief_ == nullptr ? "no chief" : chief_->StatusJson()));
     }
+  }
+  for (const Fault& fault : scenario_.faults) {
+    if (start_ + Milliseconds(fault.at_ms) > scheduler_.now()) verdict_.idle.push_back(fault);
   }
   Count();
   if (scenario_.halts_at_commits > 0) Weigh();

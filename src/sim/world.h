@@ -17,7 +17,6 @@
 
 namespace evenkeel::sim {
 
-constexpr std::uint32_t kMostServers = 64;  // names of them
 constexpr Duration kRestartTime = std::chrono::milliseconds(400);
 
 class World {
@@ -36,10 +35,12 @@ class World {
   void StartMissing();
   void Kill(Peer& process, bool seen);
   // world_faults.cc
-  void Apply(const Fault& fault);
-  void Scale(const Fault& fault);
-  void CrashChief(const Fault& fault);
-  void CrashAll(const Fault& fault);
+  // Whether there was anything that the fault could befall.
+  bool Apply(const Fault& fault);
+  bool Order(const Fault& fault, Body order, std::function<void(const OrderReply&)> accepted);
+  bool Scale(const Fault& fault);
+  bool CrashChief(const Fault& fault);
+  bool CrashAll(const Fault& fault);
   void Supervise();
   void KeepWorkers();
   void OnChiefEnded();

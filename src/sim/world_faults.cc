@@ -19,8 +19,8 @@ std::optional<std::uint32_t> ServerNumber(const std::string& node) {
 
 }  // namespace
 
-void World::Apply(const Fault& fault) {
-  if (finished_) return;
+bool World::Apply(const Fault& fault) {
+  if (finished_) return false;
   switch (fault.kind) {
     case FaultKind::kKill:
     case FaultKind::kVanish: {
@@ -31,99 +31,130 @@ void World::Apply(const Fault& fault) {
         }
       }
       const std::vector<Peer*> living = LivingOn(fault.node);
-      if (living.empty() || fault.node == "chief") return;
+      if (living.empty() || fault.node == "chief") return false;
       if (const std::optional<std::uint32_t> server = ServerNumber(fault.node)) {
         down_until_[*server] = scheduler_.now() + Milliseconds(fault.for_ms);
       }
       for (Peer* process : living) Kill(*process, fault.kind == FaultKind::kKill);
-      if (fault.for_ms == 0 || !absl::StartsWith(fault.node, "worker")) return;
-      return After(Milliseconds(fault.for_ms), [this, machine = fault.node] {
+      if (fault.for_ms == 0 || !absl::StartsWith(fault.node, "worker")) return true;
+      After(Milliseconds(fault.for_ms), [this, machine = fault.node] {
         if (!finished_ && !WorkerLives(machine)) StartWorker(machine);
       });
+      return true;
     }
-    case FaultKind::kPause:
-      for (Peer* process : LivingOn(fault.node)) {
+    case FaultKind::kPause: {
+      const std::vector<Peer*> living = LivingOn(fault.node);
+      for (Peer* process : living) {
         scheduler_.Pause(*process);
         After(Milliseconds(fault.for_ms), [this, process, tick_first = fault.share >= 0.5] {
           if (tick_first && process == chief_ && process->paused()) chief_->TickNow();
           scheduler_.Continue(*process);
         });
       }
-      return;
-    case FaultKind::kLeave:
+      return !living.empty();
+    }
+    case FaultKind::kLeave: {
+      bool any = false;
       for (WorkerProcess* worker : LivingWorkers(fault.node)) {
         if (worker->paused()) continue;
+        any = true;
         ++verdict_.leaves;
         worker->Leave();
       }
-      if (ServerProcess* server = LivingServer(fault.node); server != nullptr && !server->paused()) server->Leave();
-      return;
-    case FaultKind::kJoin:
-      if (absl::StartsWith(fault.node, "worker:") && LivingWorkers(fault.node).size() < 2) StartWorker(fault.node);
-      if (const auto server = ServerNumber(fault.node); server && LivingServer(fault.node) == nullptr) {
-        down_until_.erase(*server);
-        StartServer(*server);
+      ServerProcess* const server = LivingServer(fault.node);
+      if (server == nullptr || server->paused()) return any;
+      server->Leave();
+      return true;
+    }
+    case FaultKind::kJoin: {
+      if (absl::StartsWith(fault.node, "worker:")) {
+        if (LivingWorkers(fault.node).size() >= 2) return false;
+        StartWorker(fault.node);
+        return true;
       }
-      return;
+      const std::optional<std::uint32_t> server = ServerNumber(fault.node);
+      if (!server || LivingServer(fault.node) != nullptr) return false;
+      down_until_.erase(*server);
+      StartServer(*server);
+      return true;
+    }
     case FaultKind::kDrain:
-      if (chief_ != nullptr && !chief_->end()) {
-        scheduler_.At(scheduler_.now(), chief_, [this, chief = chief_, name = fault.node] {
-          const OrderReply reply = chief->Order(Drain{name});
-          // Of two processes of one name the one that waits leaves.
-          if (reply.accepted && !absl::StrContains(reply.message, "had not begun")) invariants_.Drained(name);
-        });
-      }
-      return;
+      return Order(fault, Drain{fault.node}, [this, name = fault.node](const OrderReply& reply) {
+        // Of two processes of one name the one that waits leaves.
+        if (!absl::StrContains(reply.message, "had not begun")) invariants_.Drained(name);
+      });
     case FaultKind::kScale:
       return Scale(fault);
-    case FaultKind::kBreak: {
+    case FaultKind::kBreak:
       return network_.Break(fault.node, fault.peer, true, Milliseconds(fault.for_ms), fault.share);
-    }
     case FaultKind::kPartition:
-      return network_.Partition(fault.node, fault.peer, Milliseconds(fault.for_ms));
+      network_.Partition(fault.node, fault.peer, Milliseconds(fault.for_ms));
+      return !LivingOn(fault.node).empty() && !LivingOn(fault.peer).empty();
     case FaultKind::kSlow:
-      return network_.Slow(fault.node, fault.peer, Milliseconds(fault.for_ms), 10 * Milliseconds(fault.for_ms));
-    case FaultKind::kReconnect:
+      network_.Slow(fault.node, fault.peer, Milliseconds(fault.for_ms), 10 * Milliseconds(fault.for_ms));
+      return !LivingOn(fault.node).empty() && !LivingOn(fault.peer).empty();
+    case FaultKind::kReconnect: {
+      bool any = false;
       if (ServerProcess* server = LivingServer(fault.node); server != nullptr && !server->paused()) {
+        any = true;
         fault.share >= 0.5 ? server->ReconnectInWork() : server->Reconnect();
       }
       for (WorkerProcess* worker : LivingWorkers(fault.node)) {
-        if (!worker->paused()) worker->Reconnect();
+        if (worker->paused()) continue;
+        any = true;
+        worker->Reconnect();
       }
-      return;
+      return any;
+    }
     case FaultKind::kManifestFailure:
       if (chief_ != nullptr) chief_->FailManifest();
-      return;
-    case FaultKind::kSnapshotFailure:
-      if (ServerProcess* server = LivingServer(fault.node)) server->FailSnapshot();
-      return;
-    case FaultKind::kStop:
-      if (chief_ != nullptr && !chief_->paused() && !chief_->end()) chief_->Stop();
-      return;
+      return chief_ != nullptr;
+    case FaultKind::kSnapshotFailure: {
+      ServerProcess* const server = LivingServer(fault.node);
+      if (server != nullptr) server->FailSnapshot();
+      return server != nullptr;
+    }
+    case FaultKind::kStop: {
+      const bool stops = chief_ != nullptr && !chief_->paused() && !chief_->end();
+      if (stops) chief_->Stop();
+      return stops;
+    }
     case FaultKind::kCrashChief:
       return CrashChief(fault);
     case FaultKind::kCrashAll:
       return CrashAll(fault);
   }
+  return false;
+}
+
+// What an operator asks of the chief; a refusal is an order that did nothing.
+bool World::Order(const Fault& fault, Body order, std::function<void(const OrderReply&)> accepted) {
+  if (chief_ == nullptr || chief_->end()) return false;
+  scheduler_.At(scheduler_.now(), chief_,
+                [this, &fault, chief = chief_, order = std::move(order), accepted = std::move(accepted)] {
+                  const OrderReply reply = chief->Order(order);
+                  reply.accepted ? accepted(reply) : verdict_.idle.push_back(fault);
+                });
+  return true;
 }
 
 // `evenkeel scale --ps N`; where that many are not there, somebody starts the missing ones after a while.
-void World::Scale(const Fault& fault) {
-  if (chief_ == nullptr || chief_->end() || fault.count < 1 || fault.count > kMostServers) return;
+bool World::Scale(const Fault& fault) {
+  if (fault.count < 1 || fault.count > kMostServers) return false;
   const auto count = static_cast<std::uint32_t>(fault.count);
-  scheduler_.At(scheduler_.now(), chief_, [this, chief = chief_, count, start_after = Milliseconds(fault.for_ms)] {
-    if (!chief->Order(evenkeel::Scale{count}).accepted) return;
-    After(start_after, [this, count] {
-      if (finished_ || chief_ == nullptr || chief_->end()) return;
-      for (std::uint32_t index = 0; index < kMostServers && supervised_.size() < count; ++index) {
-        if (!supervised_.contains(index)) StartServer(index);
-      }
-    });
-  });
+  return Order(fault, evenkeel::Scale{count},
+               [this, count, start_after = Milliseconds(fault.for_ms)](const OrderReply&) {
+                 After(start_after, [this, count] {
+                   if (finished_ || chief_ == nullptr || chief_->end()) return;
+                   for (std::uint32_t index = 0; index < kMostServers && supervised_.size() < count; ++index) {
+                     if (!supervised_.contains(index)) StartServer(index);
+                   }
+                 });
+               });
 }
 
-void World::CrashChief(const Fault& fault) {
-  if (chief_ == nullptr) return;
+bool World::CrashChief(const Fault& fault) {
+  if (chief_ == nullptr) return false;
   Kill(*chief_, fault.share < 0.9);
   if (absl::Status status = disk_.Crash(fault.share, rng_.NextU32()); !status.ok()) {
     invariants_.Break(absl::StrCat("the log cannot be read after a crash: ", status.message()));
@@ -131,10 +162,11 @@ void World::CrashChief(const Fault& fault) {
   After(Milliseconds(fault.for_ms) + std::chrono::milliseconds(10), [this] {
     if (chief_ == nullptr && !finished_) StartChief();
   });
+  return true;
 }
 
-void World::CrashAll(const Fault& fault) {
-  if (chief_ == nullptr) return;
+bool World::CrashAll(const Fault& fault) {
+  if (chief_ == nullptr) return false;
   Kill(*chief_, true);
   for (const auto& server : servers_) {
     if (server->alive()) Kill(*server, true);
@@ -150,6 +182,7 @@ void World::CrashAll(const Fault& fault) {
     StartChief();
     StartMissing();
   });
+  return true;
 }
 
 }  // namespace evenkeel::sim

@@ -41,10 +41,15 @@ class CoverStream final : public Stream, public StreamHandler, public std::enabl
           waiting_.push_back({std::move(message), std::move(payload)});
           return absl::OkStatus();
         }
-        closed_ = true;
-        too_much_ = absl::ResourceExhaustedError(absl::StrCat("[send] ", waiting_bytes_, " bytes wait for a way to ",
-                                                              address_, ", at most ", max_queued_bytes_));
-        return too_much_;
+        // What waits is handed over already, and that waits for nobody; then the bound is the stream's own.
+        while (adopting_ && !flushed_) handed_over_.Wait(mutex_);
+        if (!flushed_) {
+          closed_ = true;
+          too_much_ = absl::ResourceExhaustedError(absl::StrCat("[send] ", waiting_bytes_, " bytes wait for a way to ",
+                                                                address_, ", at most ", max_queued_bytes_));
+          return too_much_;
+        }
+        if (closed_) return absl::UnavailableError(absl::StrCat("[send] stream to ", address_, " is closed"));
       }
       stream = stream_;
     }
@@ -64,6 +69,15 @@ class CoverStream final : public Stream, public StreamHandler, public std::enabl
 
   std::string peer() const override { return address_; }
 
+  std::string way() const override {
+    std::shared_ptr<Stream> stream;
+    {
+      MutexLock lock(mutex_);
+      stream = stream_;
+    }
+    return stream == nullptr ? "" : stream->way();
+  }
+
   // The way is open: what waits goes out, in order, then what comes later goes straight through.
   void Adopt(std::shared_ptr<Stream> stream) {
     for (;;) {
@@ -71,12 +85,14 @@ class CoverStream final : public Stream, public StreamHandler, public std::enabl
       bool close = false;
       {
         MutexLock lock(mutex_);
+        adopting_ = true;
         waiting.swap(waiting_);
         waiting_bytes_ = 0;
         if (waiting.empty()) {
           close = closed_;
           flushed_ = true;
           if (!ended_) stream_ = stream;
+          handed_over_.NotifyAll();
         }
       }
       if (waiting.empty()) {
@@ -123,6 +139,7 @@ class CoverStream final : public Stream, public StreamHandler, public std::enabl
       dropped.swap(waiting_);
       covered = std::move(stream_);
       closed_ = flushed_ = ended_ = true;
+      handed_over_.NotifyAll();
     }
     dropped.clear();
     std::exchange(handler_, nullptr)->OnClosed(stream, status);
@@ -132,11 +149,13 @@ class CoverStream final : public Stream, public StreamHandler, public std::enabl
   const std::int64_t max_queued_bytes_;
   std::shared_ptr<StreamHandler> handler_;  // of whoever calls the handler
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
   std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   std::int64_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool flushed_ ABSL_GUARDED_BY(mutex_) = false;  // nothing waits here any more
+  CondVar handed_over_;                            // flushed_ has become true
+  bool adopting_ ABSL_GUARDED_BY(mutex_) = false;  // the way is open
+  bool flushed_ ABSL_GUARDED_BY(mutex_) = false;   // nothing waits here any more
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status too_much_ ABSL_GUARDED_BY(mutex_);
@@ -202,7 +221,11 @@ class WaysTransport final : public Transport {
         const bool wanted = std::any_of(asked.begin(), asked.end(), [&](const Way& other) {
           return other.name == way.name && other.reach == way.reach;
         });
-        if (!wanted || door == doors->end()) continue;
+        if (door == doors->end()) continue;
+        if (!wanted) {
+          offered.push_back({way.name, way.reach, ""});  // so that whoever asked can say what there would be
+          continue;
+        }
         absl::StatusOr<std::string> text = door->second->Offer();
         if (text.ok()) offered.push_back({way.name, way.reach, *std::move(text)});
       }
@@ -251,7 +274,7 @@ class WaysTransport final : public Transport {
     EK_ASSIGN_OR_RETURN(const std::vector<Way> offered, grpc_->AskForWays(address, Known(), deadline));
     for (const Way& offer : offered) {
       for (const auto& way : ways_) {
-        if (way->name() != offer.name || way->reach() != offer.reach) continue;
+        if (offer.offer.empty() || way->name() != offer.name || way->reach() != offer.reach) continue;
         auto opened = way->Connect(HostOf(address), offer.offer, stream, deadline);
         if (opened.ok()) {
           LogInfo(absl::StrCat("speaks to ", address, " by ", way->name()));
@@ -260,10 +283,18 @@ class WaysTransport final : public Transport {
         LogWarning(absl::StrCat("no ", way->name(), " to ", address, ": ", opened.status().message()));
       }
     }
-    std::string allowed;
+    return absl::UnavailableError(NoneInCommon(address, offered));
+  }
+
+  std::string NoneInCommon(const std::string& address, const std::vector<Way>& offered) const {
+    std::string allowed, there = "grpc";
     for (const auto& way : ways_) absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", way->name());
-    return absl::UnavailableError(
-        absl::StrCat("[connect] ", address, " offers none of the data paths that are allowed here: ", allowed));
+    for (const Way& way : offered) {
+      const bool known =
+          std::any_of(ways_.begin(), ways_.end(), [&](const auto& own) { return own->name() == way.name; });
+      absl::StrAppend(&there, ", ", way.name, !known ? "" : way.offer.empty() ? " (elsewhere)" : " (which failed)");
+    }
+    return absl::StrCat("[connect] ", address, " has the data paths ", there, "; allowed here: ", allowed);
   }
 
   std::vector<Way> Known() const {

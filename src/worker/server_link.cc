@@ -101,6 +101,15 @@ std::string ServerLink::last_error() const {
   return last_error_;
 }
 
+std::string ServerLink::way() const {
+  std::shared_ptr<Stream> stream;
+  {
+    MutexLock lock(mutex_);
+    if (up_) stream = stream_;
+  }
+  return stream ? stream->way() : "";
+}
+
 bool ServerLink::Send(Body body, PayloadOut payload) {
   std::shared_ptr<Stream> stream;
   {

@@ -35,6 +35,8 @@ class ServerLink {
   // Since when it has been down, and why; kNever while up.
   TimePoint down_since() const;
   std::string last_error() const;
+  // What carries its data; empty while down.
+  std::string way() const;
   const std::string& server() const { return server_; }
   const std::string& address() const { return address_; }
 

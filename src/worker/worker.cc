@@ -215,6 +215,7 @@ absl::Status Worker::Connect() {
     MutexLock lock(mutex_);
     session_ = std::move(fresh);
   }
+  data_paths_.clear();
   LogInfo(absl::StrCat("joining the job of the chief at ", options_.chief_address, ": ",
                        Counted(static_cast<std::uint64_t>(data_.dataset->size()), "training sample"), " open"));
   session_->Start();
@@ -274,6 +275,14 @@ void Worker::LinkTo(const std::vector<ServerAddress>& servers) {
 
 bool Worker::AllUp() const {
   return !links_.empty() && std::all_of(links_.begin(), links_.end(), [](const auto& link) { return link->up(); });
+}
+
+void Worker::TellDataPaths() {
+  std::string ways;
+  for (const auto& link : links_) absl::StrAppend(&ways, ways.empty() ? "" : ",", link->way());
+  if (ways == data_paths_ || !AllUp()) return;
+  session_->SetDataPaths(ways);
+  data_paths_ = std::move(ways);
 }
 
 void Worker::SayReady() {
@@ -349,6 +358,7 @@ absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, const 
   for (;;) {
     EK_RETURN_IF_ERROR(FollowServers());
     for (auto& link : links_) link->Poll();
+    TellDataPaths();
     SayReady();
     MutexLock lock(mutex_);
     for (;;) {
@@ -370,8 +380,9 @@ absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, const 
         if (down == kNever || !needs_servers) continue;
         if (const std::string why = link->last_error(); !why.empty() && !said_down_[i]) {
           said_down_[i] = true;
-          LogInfo(absl::StrFormat("waiting for %s at %s, at most %.1f s (%s)", link->server(), link->address(),
-                                  ToSeconds(down + ps_timeout - now), why));
+          const std::string whom = absl::StrCat("waiting for ", link->server(), " at ", link->address());
+          LogInfo(absl::StrFormat("%s, at most %.1f s (%s)", whom, ToSeconds(down + ps_timeout - now), why));
+          Doing(absl::StrCat(whom, ": ", why));
         }
         if (down + ps_timeout <= now) {
           return absl::DeadlineExceededError(absl::StrFormat("waited %.1f s for %s at %s, while waiting for %s: %s",

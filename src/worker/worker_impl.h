@@ -72,6 +72,7 @@ class Worker {
   void LinkTo(const std::vector<ServerAddress>& servers);
   std::unique_ptr<ServerLink> MakeLink(std::size_t index, const ServerAddress& address);
   absl::Status FollowServers();
+  void TellDataPaths();
   void SayReady();
   absl::Status TimeMyself();
   bool AllUp() const;
@@ -96,6 +97,7 @@ class Worker {
   std::shared_ptr<MemberSession> session_;  // set under mutex_; the departure's thread holds it while it speaks
   std::optional<UpdateId> requested_;       // from the loader, newest
   std::vector<bool> said_down_;             // of each server, that it is awaited
+  std::string data_paths_;                  // as the session was told
   Incarnation former_;                      // of the life before this one
   std::string job_id_;                      // that the lives before this one belonged to
   int fruitless_lives_ = 0;

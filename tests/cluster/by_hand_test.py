@@ -1,4 +1,5 @@
 """The roles started by hand, in any order, with TF_CONFIG in the environment; and how they end."""
+import json
 import os
 import random
 import re
@@ -114,6 +115,32 @@ def test_sigterm_to_the_chief_stops_all_in_good_order(job):
     check(job.summary()["status"] == "stopped", job.summary())
 
 
+def test_a_stop_that_loses_a_server_fails_and_says_what_is_lost(job):
+    """The chief can't take its last checkpoint of a server that stands still."""
+    _, _, all_roles = start_all(job, 100000, "--set", "checkpoint.every_commits=1000000")
+    all_roles["chief:0"].wait_for("admitted with rank")
+    all_roles["ps:1"].popen.send_signal(signal.SIGSTOP)
+    all_roles["chief:0"].popen.send_signal(signal.SIGTERM)
+    all_roles["chief:0"].expect(1, 20)
+    check("before the last checkpoint was complete: what was trained after g1-c0," in all_roles["chief:0"].output(),
+          all_roles["chief:0"].output())
+    check(job.summary()["status"] == "failed" and "ps:1 is lost" in job.summary()["reason"], job.summary())
+    all_roles["ps:1"].popen.send_signal(signal.SIGCONT)
+
+
+def test_a_worker_without_a_data_path_in_common_says_so_and_the_chief_too(job):
+    cluster = job.cluster(ps=1, workers=1)
+    arguments = [*FAST, "--set", "membership.join_timeout_ms=3000"]
+    chief = job.role("chief:0", cluster, *arguments)
+    job.role("ps:0", cluster, *arguments, "--data-path", "tcp")
+    worker = job.role("worker:0", cluster, *arguments, "--data-path", "shm")
+    chief.expect(4, 30)
+    for process in [chief, worker]:
+        check("has the data paths grpc, tcp; allowed here: shm" in process.output(), process.output())
+    check("waited 3 s for worker:0; worker:0 has joined (waiting for ps:0 at 127.0.0.1:" in chief.output(),
+          chief.output())
+
+
 def test_killed_chief_ends_all_within_its_timeout(job):
     _, _, all_roles = start_all(job, 100000)
     all_roles["worker:0"].wait_for("admitted with rank")
@@ -158,6 +185,12 @@ def test_status_of_a_running_job(job):
     status = job.start("status", ["evenkeel", "status", "--chief", chief])
     status.expect(0)
     check("worker:1" in status.output() and "step" in status.output(), status.output())
+    ways, until = [[]], time.monotonic() + harness.DEADLINE_SECONDS
+    while [] in ways and time.monotonic() < until:  # they come with a renewal
+        told = job.start("status --json", ["evenkeel", "status", "--chief", chief, "--json"])
+        told.expect(0)
+        ways = [worker["data_paths"] for worker in json.loads(told.output())["workers"]]
+    check(ways == [["shm", "shm"], ["shm", "shm"]], ways)
     nobody = job.start("status", ["evenkeel", "status", "--chief", f"127.0.0.1:{harness.free_port()}"])
     nobody.expect(4)
 

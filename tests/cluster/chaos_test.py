@@ -96,6 +96,7 @@ class Chaos:
         self.extra = 0
         self.unexpected = []
         self.told = set()  # names whose next exit is wanted
+        self.over = False
 
     def log(self, text):
         print(f"  {time.monotonic() - self.begin:6.1f} s  {text}", flush=True)
@@ -196,7 +197,11 @@ class Chaos:
                 continue
             if name == "chief:0" and code >= 0:
                 return True  # the job is over
-            if name not in self.told and name not in self.restart_at and code != 0:
+            if name not in self.told and code == 0:
+                self.over = True  # it has heard of the job's end; the chief goes a moment later
+            if self.over:
+                continue
+            if name not in self.told and name not in self.restart_at:
                 # A process that was fenced while it stood still, or gave up waiting, ends with a word; nothing else may end.
                 self.unexpected.append((name, code, process.output()[-1500:]))
                 self.log(f"{name} ended by itself with {code}")

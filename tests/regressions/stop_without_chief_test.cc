@@ -7,21 +7,21 @@ namespace evenkeel {
 TEST_CASE("a server that is told to stop while the chief is away asks to leave once it is back", "[regression]") {
   Job job;
   job.options_.stop_grace = std::chrono::seconds(60);
-  job.ListenAsChief();
+  job.chief_.Listen();
   job.StartServer();
   job.Welcome();
   job.Place();
-  job.listener_.reset();
-  job.to_server_->Close();
-  job.from_server_->AwaitClosed();
+  job.chief_.StopListening();
+  job.chief_.CloseStream();
+  job.chief_.inbox()->AwaitClosed();
   job.stop_.Request("SIGTERM");
-  job.ListenAsChief();
+  job.chief_.Listen();
   job.Welcome(2);
-  const Leave leave = job.from_server_->NextBody<Leave>();
+  const Leave leave = job.chief_.inbox()->NextBody<Leave>();
   CHECK(leave.after_ticket);
   CHECK(leave.reason == "told to stop");
   job.Tell(LeaveNow{"its stripes are with others"});
-  CHECK_FALSE(job.from_server_->NextBody<Leave>().after_ticket);
+  CHECK_FALSE(job.chief_.inbox()->NextBody<Leave>().after_ticket);
   CHECK(job.Result().ok());
 }
 

@@ -74,6 +74,7 @@ struct Ready {
 struct Renew {
   std::string state;
   std::int64_t since_ms = 0;
+  std::string data_paths;  // a worker's, to each server in the layout's order: "shm,tcp"; empty: not known
   friend bool operator==(const Renew&, const Renew&) = default;
 };
 struct Renewed {

@@ -60,6 +60,8 @@ class Stream {
   // Ends the stream after what is queued; OnClosed follows. Idempotent.
   virtual void Close() = 0;
   virtual std::string peer() const = 0;
+  // What carries it: "grpc", "tcp", "shm", "inproc"; empty: not known yet.
+  virtual std::string way() const = 0;
 };
 
 class StreamHandler {

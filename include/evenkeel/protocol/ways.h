@@ -15,7 +15,7 @@ namespace evenkeel {
 struct Way {
   std::string name;   // "shm"
   std::string reach;  // only within it the way works; empty: anywhere
-  std::string offer;  // bytes; empty in a question
+  std::string offer;  // bytes; empty in a question, and in an answer that only says that there is this way
 };
 
 std::string EncodeWays(const std::vector<Way>& ways);

@@ -16,6 +16,7 @@
 namespace evenkeel::sim {
 
 constexpr std::int64_t kMaxEvents = 4'000'000;
+constexpr std::uint32_t kMostServers = 64;  // names of them, ps:0 and on
 
 // What befalls a job. Machines are "chief", "ps:0", "worker:3". A fault whose machine has no process at that moment
 // does nothing, so that any part of a list of faults is a list of faults.
@@ -89,6 +90,7 @@ struct Verdict {
   std::int64_t starts = 0;   // of the chief
   std::int64_t fenced = 0;   // workers
   std::int64_t moves = 0;    // to another layout, between two commits
+  std::vector<Fault> idle;   // faults that did nothing: no such process lived, the chief refused, the job had ended
 
   // Samples of the commits that survive, and all whose gradient a worker computed: a sample counts as computed when its
   // update's computing ended, whatever became of the update; one whose worker was killed, left, or was told of the

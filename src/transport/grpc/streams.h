@@ -64,6 +64,7 @@ class GrpcStream : public Stream, public std::enable_shared_from_this<GrpcStream
   absl::Status Send(Message message, PayloadOut payload) override;
   void Close() override;
   std::string peer() const override { return peer_; }
+  std::string way() const override { return "grpc"; }
 
   // Ends the stream now; OnClosed gets `reason` unless an earlier one is known.
   void Cancel(absl::Status reason);

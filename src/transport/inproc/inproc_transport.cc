@@ -79,6 +79,7 @@ class InprocStream final : public Stream, public std::enable_shared_from_this<In
   }
   void Close() override { owner_->Close(shared_from_this()); }
   std::string peer() const override { return peer_name_; }
+  std::string way() const override { return "inproc"; }
 
  private:
   friend class Switch;

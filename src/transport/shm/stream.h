@@ -53,6 +53,7 @@ class ShmStream final : public Stream, public std::enable_shared_from_this<ShmSt
   absl::Status Send(Message message, PayloadOut payload) override;
   void Close() override;
   std::string peer() const override { return peer_; }
+  std::string way() const override { return "shm"; }
 
   // Begins to deliver. Once.
   void Start(std::shared_ptr<StreamHandler> handler);

@@ -35,6 +35,7 @@ class TcpStream final : public Stream, public std::enable_shared_from_this<TcpSt
   absl::Status Send(Message message, PayloadOut payload) override;
   void Close() override;
   std::string peer() const override { return peer_; }
+  std::string way() const override { return "tcp"; }
 
   // Begins to read and to write what was queued so far; the crew has the stream. Once.
   void Begin(std::shared_ptr<StreamHandler> handler);

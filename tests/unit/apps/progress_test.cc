@@ -40,6 +40,16 @@ TEST_CASE("a job that trains shows its rate and what is left", "[apps][fast]") {
   CHECK(AnyHas(FullStatusLines(status), "1000 examples/s"));
 }
 
+TEST_CASE("the way of each worker's data is shown, once where it is the same to all servers", "[apps][fast]") {
+  Json status = Running();
+  status["workers"][0]["data_paths"] = {"shm", "shm"};
+  CHECK(AnyHas(FullStatusLines(status.dump()), "  by shm  "));
+  status["workers"][0]["data_paths"] = {"shm", "tcp"};
+  CHECK(AnyHas(FullStatusLines(status.dump()), "  by shm,tcp  "));
+  status["workers"][0]["data_paths"] = Json::array();
+  CHECK_FALSE(AnyHas(FullStatusLines(status.dump()), "  by "));
+}
+
 TEST_CASE("a job that stands still shows until when, what then, and no rate", "[apps][fast]") {
   Json status = Running();
   status["examples_per_second"] = status["eta_seconds"] = nullptr;

@@ -319,6 +319,77 @@ TEST_CASE("a change of speed is followed within 8 steps while step times wander 
   }
 }
 
+namespace {
+
+// The bandwidth limit of a control group: so much CPU time in each period; who has used it up stands still until the
+// next one begins.
+class CpuQuota {
+ public:
+  CpuQuota(double quota, double period) : left_(quota), quota_(quota), period_(period) {}
+
+  // When `cpu` seconds of work that begin at `now` are done.
+  double Run(double now, double cpu) {
+    if (const double begin = std::floor(now / period_) * period_; begin > begin_) Begin(begin);
+    while (cpu > 0) {
+      const double part = std::min({cpu, left_, begin_ + period_ - now});
+      now += part;
+      cpu -= part;
+      left_ -= part;
+      if (cpu > 0) Begin(now = begin_ + period_);
+    }
+    return now;
+  }
+
+ private:
+  void Begin(double at) {
+    begin_ = at;
+    left_ = quota_;
+  }
+  double begin_ = 0, left_;
+  const double quota_, period_;
+};
+
+}  // namespace
+
+// A step of such a worker's is as fast as on a free machine, or takes the rest of a period more; which of them depends
+// on what the steps before took.
+TEST_CASE("a worker whose steps are at times cut off by a quota is not chased", "[chief]") {
+  for (const double quota : {0.01, 0.02, 0.03, 0.05}) {
+    for (const double per_sample : {6e-5, 2e-4, 2e-3}) {
+      for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+        INFO("quota " << quota << " s of 0.1 s, " << per_sample << " s a sample, seed " << seed);
+        double seconds[2] = {0, 0};
+        std::int64_t settled = 0, changes = 0;
+        for (const bool equal : {true, false}) {
+          Rng rng(seed);
+          BatchController controller(
+              {.mode = equal ? BatchControllerOptions::Mode::kOff : BatchControllerOptions::Mode::kModel});
+          for (std::uint64_t i = 1; i <= 3; ++i) controller.AddWorker(Incarnation(i), absl::StrCat("w", i));
+          CpuQuota limit(quota, 0.1);
+          double now = 0;
+          for (int step = 0; step < 2000; ++step) {
+            const auto shares = *controller.Plan(256);
+            double end = now;
+            for (std::size_t i = 0; i < 3; ++i) {
+              const auto batch = static_cast<double>(shares[i].batch);
+              const double cpu = (1e-3 + per_sample * batch) * std::exp(0.1 * rng.NextNormal());
+              const double done = i == 2 ? limit.Run(now, cpu) : now + cpu;
+              controller.Observe(shares[i].worker, shares[i].batch, done - now);
+              end = std::max(end, done);
+            }
+            now = end + 2e-4;
+            if (step == 500) settled = controller.changes();
+          }
+          seconds[equal ? 1 : 0] = now;
+          changes = controller.changes();
+        }
+        CHECK(changes - settled <= 30);  // one in 50 steps
+        CHECK(seconds[0] < 0.9 * seconds[1]);
+      }
+    }
+  }
+}
+
 TEST_CASE("shares are right within 3 steps of a join and a leave", "[chief]") {
   Cluster cluster;
   for (double speed : {2.0, 17.0, 20.0}) cluster.Add({0, 1 / speed});

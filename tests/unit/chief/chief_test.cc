@@ -330,6 +330,26 @@ TEST_CASE("a stop takes a checkpoint of the newest commit and ends well", "[chie
   REQUIRE(!cluster.manifests().back().final);
 }
 
+TEST_CASE("a stop that loses a server before the last checkpoint fails, and says what is lost", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 100000;
+  options.overrides = "checkpoint.every_commits=4 membership.lease_ms=2000 membership.renew_ms=500";
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 9 && cluster.manifests().size() == 3; });
+  const std::int64_t kept = cluster.manifests().back().samples_trained;
+  REQUIRE(cluster.manifests().back().version.commit == CommitNumber(8));
+  cluster.KillServer(1);
+  cluster.StopJob();
+  REQUIRE(cluster.Run());
+  CHECK_FALSE(cluster.end()->status.ok());
+  CHECK(cluster.end()->summary.status == "failed");
+  const std::int64_t lost = cluster.end()->summary.samples_trained - kept;
+  REQUIRE(lost > 0);
+  CHECK(cluster.end()->summary.reason ==
+        absl::StrCat("SIGTERM; ps:1 is lost before the last checkpoint was complete: what was trained after g1-c8, ",
+                     lost, " samples, is lost; the same command resumes there"));
+}
+
 TEST_CASE("the job waits for listed workers until join_timeout, then starts without them", "[chief]") {
   FakeClusterOptions options;
   options.workers = 3;

@@ -11,13 +11,7 @@ namespace {
 class Member {
  public:
   explicit Member(Duration chief_timeout = std::chrono::seconds(60)) {
-    listener_ = *transport_->Listen(Service::kChief, "chief", [this](std::shared_ptr<Stream> stream) {
-      auto inbox = std::make_shared<Inbox>();
-      MutexLock lock(mutex_);
-      streams_.push_back({std::move(stream), inbox});
-      changed_.NotifyAll();
-      return inbox;
-    });
+    chief_.Listen();
     MemberSessionOptions options;
     options.chief_address = "chief";
     options.spec_hash = kSpec;
@@ -32,21 +26,18 @@ class Member {
 
   // The n-th stream, with its Join.
   void Await(std::size_t n) {
-    {
-      MutexLock lock(mutex_);
-      while (streams_.size() < n) WaitOr("the member did not connect");
-      to_member_ = streams_[n - 1].first;
-      from_member_ = streams_[n - 1].second;
-    }
-    CHECK(from_member_->NextBody<Join>().nonce == 7);
+    chief_.Await(n);
+    CHECK(chief_.inbox()->NextBody<Join>().nonce == 7);
   }
-  void Tell(Body body) { REQUIRE(to_member_->Send({Job::FromChief(), std::move(body)}).ok()); }
   void TellWelcome(std::int64_t lease_ms) {
-    Tell(Welcome{.incarnation = Incarnation(10), .job_id = kJob, .lease_ms = lease_ms, .renew_ms = 20});
+    chief_.Tell(Welcome{.incarnation = Incarnation(10), .job_id = kJob, .lease_ms = lease_ms, .renew_ms = 20});
   }
   absl::Status AwaitEnd() {
+    const TimePoint deadline = Clock::Real().Now() + std::chrono::seconds(30);
     MutexLock lock(mutex_);
-    while (!end_) WaitOr("the session did not end");
+    while (!end_) {
+      if (!changed_.WaitUntil(mutex_, deadline)) FAIL("the session did not end");
+    }
     return *end_;
   }
   int delivered() {
@@ -54,12 +45,10 @@ class Member {
     return delivered_;
   }
 
-  std::shared_ptr<Inbox> from_member_;
+  std::unique_ptr<Transport> transport_ = MakeInprocTransport();
+  ScriptedChief chief_{*transport_};
 
  private:
-  void WaitOr(const char* what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!changed_.WaitUntil(mutex_, Clock::Real().Now() + std::chrono::seconds(30))) FAIL(what);
-  }
   void OnMessage(const Message&) {
     MutexLock lock(mutex_);
     ++delivered_;
@@ -70,14 +59,10 @@ class Member {
     changed_.NotifyAll();
   }
 
-  std::unique_ptr<Transport> transport_ = MakeInprocTransport();
   Mutex mutex_;
   CondVar changed_;
-  std::vector<std::pair<std::shared_ptr<Stream>, std::shared_ptr<Inbox>>> streams_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
   int delivered_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::shared_ptr<Stream> to_member_;
-  std::unique_ptr<Listener> listener_;
   std::optional<MemberSession> session_;
 };
 
@@ -85,12 +70,12 @@ TEST_CASE("a member whose chief says nothing on an open stream joins it again", 
   Member member;
   member.Await(1);
   member.TellWelcome(/*lease_ms=*/100);
-  member.from_member_->Next<Renew>();
-  const std::shared_ptr<Inbox> silent = member.from_member_;
+  member.chief_.inbox()->Next<Renew>();
+  const std::shared_ptr<Inbox> silent = member.chief_.inbox();
   member.Await(2);
   silent->AwaitClosed();
   member.TellWelcome(/*lease_ms=*/10000);
-  member.Tell(JobEnd{true, "finished", ""});
+  member.chief_.Tell(JobEnd{true, "finished", ""});
   CHECK(member.AwaitEnd().ok());
 }
 
@@ -109,10 +94,10 @@ TEST_CASE("answers keep a quiet stream, and are the session's own", "[protocol]"
   member.Await(1);
   member.TellWelcome(/*lease_ms=*/1000);
   for (int i = 0; i < 20; ++i) {
-    member.from_member_->Next<Renew>();
-    member.Tell(Renewed{});
+    member.chief_.inbox()->Next<Renew>();
+    member.chief_.Tell(Renewed{});
   }
-  member.Tell(JobEnd{true, "finished", ""});
+  member.chief_.Tell(JobEnd{true, "finished", ""});
   CHECK(member.AwaitEnd().ok());
   CHECK(member.delivered() == 2);
 }
@@ -120,10 +105,10 @@ TEST_CASE("answers keep a quiet stream, and are the session's own", "[protocol]"
 TEST_CASE("a member says that it has heard of the end", "[protocol]") {
   Member member;
   member.Await(1);
-  member.Tell(JobEnd{true, "finished", ""});  // before any Welcome: the job was over when it came
-  member.from_member_->Next<Leave>();
+  member.chief_.Tell(JobEnd{true, "finished", ""});  // before any Welcome: the job was over when it came
+  member.chief_.inbox()->Next<Leave>();
   CHECK(member.AwaitEnd().ok());
-  member.from_member_->AwaitClosed();
+  member.chief_.inbox()->AwaitClosed();
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 
 TEST_CASE("a server joins, stages, seals, applies, serves, snapshots and ends with its job", "[runtime]") {
   Job job;
-  job.ListenAsChief();
+  job.chief_.Listen();
   job.StartServer();
   Join join = job.Welcome();
   CHECK(join.name == "ps:0");
@@ -29,12 +29,12 @@ TEST_CASE("a server joins, stages, seals, applies, serves, snapshots and ends wi
   CHECK(version == At(1));
 
   job.Tell(Snapshot{At(1), CheckpointFolder("model", At(1)), PartFileName(ServerIndex(0), 1)});
-  auto done = job.from_server_->NextBody<SnapshotDone>();
+  auto done = job.chief_.inbox()->NextBody<SnapshotDone>();
   CHECK(done.error.empty());
   CHECK(done.version == At(1));
   CHECK(*job.storage_->Size(CheckpointFolder("model", At(1)) + "/" + done.file) == done.bytes);
 
-  CHECK_FALSE(job.from_server_->NextBody<Renew>().state.empty());
+  CHECK_FALSE(job.chief_.inbox()->NextBody<Renew>().state.empty());
   job.Tell(JobEnd{true, "finished", ""});
   CHECK(job.Result().ok());
   job.from_worker_->AwaitClosed();
@@ -42,29 +42,29 @@ TEST_CASE("a server joins, stages, seals, applies, serves, snapshots and ends wi
 
 TEST_CASE("a snapshot that cannot be written is the chief's to judge", "[runtime]") {
   Job job;
-  job.ListenAsChief();
+  job.chief_.Listen();
   job.StartServer();
   job.Welcome();
   job.Place();
   REQUIRE(job.storage_->WriteAtomic("model", {}).ok());  // a file where the folder should be
   job.Tell(Snapshot{At(0), "", ""});
-  CHECK_FALSE(job.from_server_->NextBody<SnapshotDone>().error.empty());
+  CHECK_FALSE(job.chief_.inbox()->NextBody<SnapshotDone>().error.empty());
   job.Tell(JobEnd{false, "failed", "no checkpoint"});
   CHECK(job.Result().code() == absl::StatusCode::kAborted);
 }
 
 TEST_CASE("after its stream broke a server joins again with the same nonce and tells what is staged", "[runtime]") {
   Job job;
-  job.ListenAsChief();
+  job.chief_.Listen();
   job.StartServer();
   const Join first = job.Welcome();
   job.Place();
   job.ConnectWorker();
   job.StageAll(1, 2.0f);
-  job.to_server_->Close();
+  job.chief_.CloseStream();
   const Join second = job.Welcome(2);
   CHECK(second.nonce == first.nonce);
-  CHECK(job.from_server_->NextBody<Staged>().update.sequence == 1);
+  CHECK(job.chief_.inbox()->NextBody<Staged>().update.sequence == 1);
   job.Commit(1);
   job.Tell(JobEnd{true, "stopped", ""});
   CHECK(job.Result().ok());
@@ -80,21 +80,21 @@ TEST_CASE("without a chief a server gives up and names it", "[runtime]") {
 
 TEST_CASE("a server whose chief is gone for good ends", "[runtime]") {
   Job job(std::chrono::milliseconds(1000));
-  job.ListenAsChief();
+  job.chief_.Listen();
   job.StartServer();
   job.Welcome();
   job.Place();
-  job.listener_.reset();
+  job.chief_.StopListening();
   CHECK(job.Result().code() == absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST_CASE("a server whose chief says nothing on an open stream joins it again", "[runtime]") {
   Job job;
-  job.ListenAsChief();
+  job.chief_.Listen();
   job.StartServer();
   const Join first = job.Welcome(1, /*lease_ms=*/100);
   job.Place();
-  const std::shared_ptr<Inbox> silent = job.from_server_;
+  const std::shared_ptr<Inbox> silent = job.chief_.inbox();
   const Join second = job.Welcome(2);
   CHECK(second.nonce == first.nonce);
   silent->AwaitClosed();
@@ -104,32 +104,32 @@ TEST_CASE("a server whose chief says nothing on an open stream joins it again", 
 
 TEST_CASE("a server that hears of the end only when it comes back says so", "[runtime]") {
   Job job;
-  job.ListenAsChief();
+  job.chief_.Listen();
   job.StartServer();
   job.Welcome();
   job.Place();
-  job.to_server_->Close();
-  job.NextStream(2);
-  job.from_server_->Next<Join>();
+  job.chief_.CloseStream();
+  job.chief_.Await(2);
+  job.chief_.inbox()->Next<Join>();
   job.Tell(JobEnd{true, "finished", ""});
-  job.from_server_->Next<Leave>();
+  job.chief_.inbox()->Next<Leave>();
   CHECK(job.Result().ok());
 }
 
 TEST_CASE("a server that is told to stop takes leave", "[runtime]") {
   Job job;
-  job.ListenAsChief();
+  job.chief_.Listen();
   job.StartServer();
   job.Welcome();
   job.Place();
   job.stop_.Request("SIGTERM");
-  CHECK(job.from_server_->NextBody<Leave>().reason == "told to stop");
+  CHECK(job.chief_.inbox()->NextBody<Leave>().reason == "told to stop");
   CHECK(job.Result().ok());
 }
 
 TEST_CASE("a refused server ends as refused", "[runtime]") {
   Job job;
-  job.ListenAsChief();
+  job.chief_.Listen();
   job.StartServer();
   job.Welcome();
   job.Tell(Refuse{RefuseReason::kForeignJob, "this is another job", {}});
@@ -138,7 +138,7 @@ TEST_CASE("a refused server ends as refused", "[runtime]") {
 
 TEST_CASE("a fenced server joins again as a new process under its name, and serves", "[runtime]") {
   Job job;
-  job.ListenAsChief();
+  job.chief_.Listen();
   job.StartServer();
   const Join first = job.Welcome();
   CHECK(first.former == Incarnation());

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -78,6 +79,50 @@ class Inbox final : public StreamHandler {
   bool closed_ = false;
 };
 
+// A chief that says what the test lets it say.
+class ScriptedChief {
+ public:
+  explicit ScriptedChief(Transport& transport) : transport_(transport) {}
+
+  void Listen() {
+    listener_ = *transport_.Listen(Service::kChief, "chief", [this](std::shared_ptr<Stream> stream) {
+      auto inbox = std::make_shared<Inbox>();
+      MutexLock lock(mutex_);
+      streams_.push_back({std::move(stream), inbox});
+      changed_.NotifyAll();
+      return inbox;
+    });
+  }
+  void StopListening() { listener_.reset(); }
+  // Waits for the n-th stream; it is the member's from then on.
+  void Await(std::size_t n) {
+    const TimePoint deadline = Clock::Real().Now() + std::chrono::seconds(30);
+    MutexLock lock(mutex_);
+    while (streams_.size() < n) {
+      if (!changed_.WaitUntil(mutex_, deadline)) FAIL("the member did not connect");
+    }
+    std::tie(stream_, inbox_) = streams_[n - 1];
+  }
+  void Tell(Body body) { REQUIRE(stream_->Send({Envelope(), std::move(body)}).ok()); }
+  void CloseStream() { stream_->Close(); }
+  // What the member says.
+  const std::shared_ptr<Inbox>& inbox() const { return inbox_; }
+
+  static evenkeel::Envelope Envelope() {
+    return {
+        .job_id = kJob, .spec_hash = kSpec, .term = Term(1), .generation = Generation(1), .layout = LayoutNumber(1)};
+  }
+
+ private:
+  Transport& transport_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::pair<std::shared_ptr<Stream>, std::shared_ptr<Inbox>>> streams_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<Stream> stream_;
+  std::shared_ptr<Inbox> inbox_;
+  std::unique_ptr<Listener> listener_;
+};
+
 // A job with one server, run by the test.
 class Job {
  public:
@@ -101,15 +146,6 @@ class Job {
     if (server_.joinable()) server_.join();
   }
 
-  void ListenAsChief() {
-    listener_ = *transport_->Listen(Service::kChief, "chief", [this](std::shared_ptr<Stream> stream) {
-      auto inbox = std::make_shared<Inbox>();
-      MutexLock lock(mutex_);
-      streams_.push_back({std::move(stream), inbox});
-      changed_.NotifyAll();
-      return inbox;
-    });
-  }
   void StartServer() {
     server_ = std::thread([this] { result_ = RunPs(options_, *transport_, *storage_, Clock::Real(), stop_); });
   }
@@ -118,20 +154,10 @@ class Job {
     return *result_;
   }
 
-  // Waits for the server's n-th stream.
-  void NextStream(std::size_t n) {
-    const TimePoint deadline = Clock::Real().Now() + std::chrono::seconds(30);
-    MutexLock lock(mutex_);
-    while (streams_.size() < n) {
-      if (!changed_.WaitUntil(mutex_, deadline)) FAIL("the server did not connect");
-    }
-    to_server_ = streams_[n - 1].first;
-    from_server_ = streams_[n - 1].second;
-  }
-  // And welcomes it.
+  // On the server's n-th stream.
   Join Welcome(std::size_t n = 1, std::int64_t lease_ms = 10000) {
-    NextStream(n);
-    evenkeel::Join join = from_server_->NextBody<evenkeel::Join>();
+    chief_.Await(n);
+    evenkeel::Join join = chief_.inbox()->NextBody<evenkeel::Join>();
     Tell(evenkeel::Welcome{.incarnation = Incarnation(1), .job_id = kJob, .lease_ms = lease_ms, .renew_ms = 20});
     address_ = join.address;
     return join;
@@ -140,9 +166,9 @@ class Job {
     Configure configure{.server = ServerIndex(0), .servers = 1, .tensors = {tensor_}, .bucket_bytes = 256};
     configure.version = At(0);
     Tell(configure);
-    CHECK(from_server_->NextBody<Configured>().owned_floats == 112);
+    CHECK(chief_.inbox()->NextBody<Configured>().owned_floats == 112);
     Tell(Members{MembershipEpoch(1), true, {{Incarnation(10), "worker:0"}}, {}});
-    from_server_->Next<MembersAck>();
+    chief_.inbox()->Next<MembersAck>();
   }
   void ConnectWorker() {
     from_worker_ = std::make_shared<Inbox>();
@@ -161,19 +187,19 @@ class Job {
     }
     WorkerTells(Stage{.update = update, .bucket = -1, .closing = true, .samples = 4, .computed_on = At(0)});
     CHECK(from_worker_->NextBody<StageAck>().complete);
-    CHECK(from_server_->NextBody<Staged>().update == update);
+    CHECK(chief_.inbox()->NextBody<Staged>().update == update);
   }
   void Commit(std::uint64_t commit) {
     const std::vector<UpdateId> updates{UpdateId{Term(1), Incarnation(10), commit}};
     Tell(Seal{SetNumber(commit), 0, updates});
-    from_server_->Next<Sealed>();
+    chief_.inbox()->Next<Sealed>();
     Decision decision{.version = At(commit), .set = SetNumber(commit), .samples = 4};
     decision.updates = {CommittedUpdate{.update = updates[0]}};
     decision.learning_rate = 0.5;
     decision.previous_hash = chain_;
     decision.hash = chain_ = HashDecision(decision);
     Tell(decision);
-    CHECK(from_server_->NextBody<Applied>().version == At(commit));
+    CHECK(chief_.inbox()->NextBody<Applied>().version == At(commit));
   }
   // The parameters of the first tensor, as pulled.
   std::vector<float> Pulled(std::uint64_t request, Version* version = nullptr) {
@@ -192,32 +218,24 @@ class Job {
     return flat;
   }
 
-  void Tell(Body body) { REQUIRE(to_server_->Send({FromChief(), std::move(body)}).ok()); }
+  void Tell(Body body) { chief_.Tell(std::move(body)); }
   void WorkerTells(Body body, PayloadOut payload = {}) {
-    Envelope envelope = FromChief();
+    Envelope envelope = ScriptedChief::Envelope();
     envelope.sender = Incarnation(10);
     REQUIRE(to_worker_->Send({envelope, std::move(body)}, std::move(payload)).ok());
   }
-  static Envelope FromChief() {
-    return {
-        .job_id = kJob, .spec_hash = kSpec, .term = Term(1), .generation = Generation(1), .layout = LayoutNumber(1)};
-  }
-
   PsOptions options_;
   TensorSpec tensor_;
   StopSource stop_;
   std::unique_ptr<Transport> transport_ = MakeInprocTransport();
   std::unique_ptr<Storage> storage_ = MakeMemoryStorage();
-  std::unique_ptr<Listener> listener_;
-  std::shared_ptr<Stream> to_server_, to_worker_;
-  std::shared_ptr<Inbox> from_server_, from_worker_;
+  ScriptedChief chief_{*transport_};
+  std::shared_ptr<Stream> to_worker_;
+  std::shared_ptr<Inbox> from_worker_;
   std::string address_;
   std::uint64_t chain_ = 0;
 
  private:
-  Mutex mutex_;
-  CondVar changed_;
-  std::vector<std::pair<std::shared_ptr<Stream>, std::shared_ptr<Inbox>>> streams_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> result_;
   std::thread server_;
 };

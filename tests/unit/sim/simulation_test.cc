@@ -60,18 +60,34 @@ TEST_CASE("a wrong list of faults names the entry and the field", "[sim]") {
   auto error = [](const char* json) { return std::string(FaultsFromJson(json, "f.json").status().message()); };
   CHECK_THAT(error(R"([{"kind": "scale", "count": -1}])"), Catch::Contains("fault 0: 'count': -1"));
   CHECK(error("{") == "f.json: not a JSON list of faults");
-  CHECK_THAT(error(R"([{"kind": "pause", "node": "chief"}, {"kind": "paws"}])"),
+  CHECK_THAT(error(R"([{"kind": "pause", "node": "chief", "for_ms": 5}, {"kind": "paws"}])"),
              Catch::Contains("fault 1: kind is \"paws\""));
   CHECK_THAT(error(R"([{"kind": "kill", "share": 2}])"), Catch::Contains("fault 0: 'share': 2"));
   CHECK_THAT(error(R"([{"kind": "kill", "at_ms": -1}])"), Catch::Contains("fault 0: 'at_ms': -1"));
   CHECK_THAT(error(R"([{"at_ms": 1}])"), Catch::Contains("fault 0: kind is null"));
   CHECK_THAT(error(R"([{"at_ms": 1, "kind": "bogus"}])"), Catch::Contains("kind is \"bogus\"; there are kill, vanish"));
-  CHECK_THAT(error(R"([{"at_ms": 1, "kind": "kill"}])"), Catch::Contains("kill needs a node: chief, worker:N or ps:N"));
+  CHECK_THAT(error(R"([{"at_ms": 1, "kind": "kill"}])"),
+             Catch::Contains("kill needs a node: chief, worker:N or ps:N (N below 64)"));
   CHECK_THAT(error(R"([{"at_ms": 1, "kind": "kill", "node": "wroker:1"}])"), Catch::Contains("node is 'wroker:1'"));
   CHECK_THAT(error(R"([{"at_ms": 1, "kind": "slow", "node": "chief"}])"), Catch::Contains("slow needs a peer"));
   CHECK_THAT(error(R"([{"at_ms": 1, "kind": "slow", "node": "chief", "peer": "ps:"}])"),
              Catch::Contains("peer is 'ps:'"));
   CHECK(FaultsFromJson("[]", "f.json")->empty());
+}
+
+TEST_CASE("a list of faults is refused where nothing like one of them can happen", "[sim]") {
+  auto error = [](const char* json) { return std::string(FaultsFromJson(json, "f.json").status().message()); };
+  CHECK_THAT(error(R"([{"kind": "scale", "count": 0}])"), Catch::Contains("count is 0; the servers are 1 to 64"));
+  CHECK_THAT(error(R"([{"kind": "scale", "count": 65}])"), Catch::Contains("count is 65"));
+  CHECK_THAT(error(R"([{"kind": "kill", "node": "ps:64"}])"), Catch::Contains("node is 'ps:64'"));
+  for (const char* kind : {"kill", "vanish", "leave", "drain", "join", "reconnect", "snapshot_failure"}) {
+    const std::string json = absl::StrCat(R"([{"node": "chief", "kind": ")", kind, R"("}])");
+    CHECK_THAT(error(json.c_str()), Catch::Contains(absl::StrCat(kind, " is not for the chief; it has pause, stop")));
+  }
+  CHECK_THAT(error(R"([{"kind": "snapshot_failure", "node": "worker:0"}])"), Catch::Contains("only servers, ps:N"));
+  CHECK_THAT(error(R"([{"kind": "pause", "node": "ps:0"}])"), Catch::Contains("pause needs for_ms, above 0"));
+  CHECK_THAT(error(R"([{"kind": "break", "node": "ps:0", "peer": "ps:0"}])"), Catch::Contains("both ps:0"));
+  CHECK_THAT(error(R"([{"kind": "pause", "node": "ps:0", "for_ms": 3600001}])"), Catch::Contains("an hour"));
 }
 
 namespace {
@@ -111,6 +127,18 @@ TEST_CASE("servers leave, are drained, added and taken away, and no commit is tr
   CHECK(verdict.broken == "");
   CHECK(verdict.moves == 4);
   CHECK(verdict.commits == 250);
+}
+
+TEST_CASE("faults that did nothing are told", "[sim]") {
+  const std::vector<Fault> idle = {{.at_ms = 100, .kind = FaultKind::kKill, .node = "worker:7"},
+                                   {.at_ms = 200, .kind = FaultKind::kDrain, .node = "ps:9"},
+                                   {.at_ms = 300, .kind = FaultKind::kBreak, .node = "worker:0", .peer = "worker:1"},
+                                   {.at_ms = 3'000'000, .kind = FaultKind::kLeave, .node = "worker:0"}};
+  std::vector<Fault> all = idle;
+  all.insert(all.begin() + 3, {.at_ms = 400, .kind = FaultKind::kPause, .node = "worker:0", .for_ms = 50});
+  const Verdict verdict = Simulate(ThreeServers(all));
+  CHECK(verdict.broken == "");
+  CHECK(verdict.idle == idle);
 }
 
 TEST_CASE("a server that stands by takes the place of one that leaves", "[sim]") {

@@ -1,0 +1,51 @@
+// Which way two ends agree on, and what they say where there is none.
+#include "absl/strings/str_cat.h"
+#include "conformance/transport/recorder.h"
+#include "evenkeel/transport/transports.h"
+
+namespace evenkeel {
+namespace {
+
+std::unique_ptr<Transport> By(std::vector<DataPath> paths) {
+  TransportOptions options;
+  options.data_paths = std::move(paths);
+  return MakeTransport(options);
+}
+
+TEST_CASE("ends that have no data path in common say what there is on either side", "[transport]") {
+  using enum DataPath;
+  const auto [here, there, said] = GENERATE(table<std::vector<DataPath>, std::vector<DataPath>, std::string>({
+      {{kShm}, {kTcp, kGrpc}, "has the data paths grpc, tcp; allowed here: shm"},
+      {{kShm, kTcp}, {kGrpc}, "has the data paths grpc; allowed here: shm, tcp"},
+      {{kTcp}, {kShm}, "has the data paths grpc, shm; allowed here: tcp"},
+  }));
+  Host host;
+  auto server = By(there);
+  auto listener = server->Listen(Service::kParameterServer, "127.0.0.1:0", host.acceptor());
+  REQUIRE(listener.ok());
+  auto client = By(here);
+  auto recorder = std::make_shared<Recorder>();
+  auto stream =
+      client->Connect(Service::kParameterServer, absl::StrCat("127.0.0.1:", (*listener)->port()), recorder, kPatience);
+  const absl::Status closed = recorder->WaitForClosed();
+  CHECK(absl::IsUnavailable(closed));
+  CHECK_THAT(std::string(closed.message()), Catch::Contains(said));
+}
+
+TEST_CASE("the first way that both ends have is taken, whatever else is there", "[transport]") {
+  using enum DataPath;
+  Host host;
+  auto server = By({kTcp, kGrpc});
+  auto listener = server->Listen(Service::kParameterServer, "127.0.0.1:0", host.acceptor());
+  REQUIRE(listener.ok());
+  auto client = By({kShm, kTcp, kGrpc});
+  auto recorder = std::make_shared<Recorder>();
+  auto stream =
+      client->Connect(Service::kParameterServer, absl::StrCat("127.0.0.1:", (*listener)->port()), recorder, kPatience);
+  REQUIRE(stream->Send(Numbered(7)).ok());
+  CHECK(host.Wait(0).second->WaitForMessages(1).at(0).number == 7);
+  stream->Close();
+}
+
+}  // namespace
+}  // namespace evenkeel
