@@ -158,6 +158,8 @@ void Invariants::ChiefSends(const Message& message) {
     OnGrant(ticket->update, ticket->bound, ticket->version);
   } else if (const auto* bind = std::get_if<Bind>(&message.body)) {
     OnGrant(bind->update, true, bind->version);
+  } else if (const auto* drop = std::get_if<Drop>(&message.body)) {
+    for (const UpdateId& update : drop->updates) grants_.erase(update);  // it can never commit, and holds nobody up
   } else if (const auto* welcome = std::get_if<Welcome>(&message.body)) {
     if (!welcome->servers.empty()) welcomed_.insert(welcome->incarnation);  // servers' own have none
   } else if (const auto* members = std::get_if<Members>(&message.body)) {

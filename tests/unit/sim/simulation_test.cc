@@ -129,6 +129,25 @@ TEST_CASE("servers leave, are drained, added and taken away, and no commit is tr
   CHECK(verdict.commits == 250);
 }
 
+// In SSP the slowest that holds a ticket bounds all; worker:1 of this job leaves, and the ticket that it held is
+// dropped because the job falls below workers_min.
+TEST_CASE("a worker that leaves bounds nobody once its update is dropped", "[sim]") {
+  Scenario scenario = MakeScenario(706614);
+  REQUIRE(scenario.overrides.size() > 5);
+  scenario.faults = {
+      {.at_ms = 28, .kind = FaultKind::kKill, .node = "worker:2", .for_ms = 2908},
+      {.at_ms = 1037, .kind = FaultKind::kVanish, .node = "worker:1", .for_ms = 1267},
+      {.at_ms = 1107, .kind = FaultKind::kPartition, .node = "chief", .peer = "worker:0", .for_ms = 1637},
+      {.at_ms = 1343, .kind = FaultKind::kJoin, .node = "worker:3"},
+      {.at_ms = 1970, .kind = FaultKind::kPause, .node = "chief", .for_ms = 171, .share = 1},
+      {.at_ms = 2053, .kind = FaultKind::kLeave, .node = "worker:0"},
+      {.at_ms = 2129, .kind = FaultKind::kScale, .for_ms = 773, .count = 3},
+      {.at_ms = 2718, .kind = FaultKind::kKill, .node = "worker:2"},
+      {.at_ms = 2866, .kind = FaultKind::kDrain, .node = "worker:1"},
+      {.at_ms = 2989, .kind = FaultKind::kVanish, .node = "worker:1"}};
+  CHECK(Simulate(scenario).broken == "");
+}
+
 TEST_CASE("faults that did nothing are told", "[sim]") {
   const std::vector<Fault> idle = {{.at_ms = 100, .kind = FaultKind::kKill, .node = "worker:7"},
                                    {.at_ms = 200, .kind = FaultKind::kDrain, .node = "ps:9"},
