@@ -218,7 +218,8 @@ absl::Status Executor::Forward(bool training, const GradientReady& ready) {
   for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
     const Node& node = graph_.nodes[i];
     contexts_[i].training = training;
-    if (absl::Status status = node.layer->Forward(contexts_[i]); !status.ok()) return Annotate(status, node.label);
+    EK_RETURN_IF_ERROR(Observed(node.name, LayerObserver::Pass::kForward,
+                                [&] { return Annotate(node.layer->Forward(contexts_[i]), node.label); }));
     statistic_non_finite_[i] = 0;
     if (!training) continue;
     for (std::size_t p = 0; p < node.tensors.size(); ++p) {
@@ -231,17 +232,21 @@ absl::Status Executor::Forward(bool training, const GradientReady& ready) {
 absl::Status Executor::Loss(bool with_gradient) {
   Tensor gradient = output_gradient_;
   if (!with_gradient) gradient.data = nullptr;
-  return Annotate(backend_.Loss(loss_spec_, outputs_, labels_, losses_, gradient), "model");
+  return Observed("loss", LayerObserver::Pass::kForward,
+                  [&] { return Annotate(backend_.Loss(loss_spec_, outputs_, labels_, losses_, gradient), "model"); });
 }
 
 absl::Status Executor::Backward(const GradientReady& ready) {
   for (std::size_t i = graph_.nodes.size(); i-- > 0;) {
     const Node& node = graph_.nodes[i];
     if (node.has_backward) {
-      if (absl::Status status = node.layer->Backward(contexts_[i]); !status.ok()) return Annotate(status, node.label);
-      for (const Accumulation& accumulation : accumulations_[i]) {
-        EK_RETURN_IF_ERROR(Annotate(backend_.Accumulate(accumulation.from, accumulation.to), node.label));
-      }
+      EK_RETURN_IF_ERROR(Observed(node.name, LayerObserver::Pass::kBackward, [&]() -> absl::Status {
+        EK_RETURN_IF_ERROR(Annotate(node.layer->Backward(contexts_[i]), node.label));
+        for (const Accumulation& accumulation : accumulations_[i]) {
+          EK_RETURN_IF_ERROR(Annotate(backend_.Accumulate(accumulation.from, accumulation.to), node.label));
+        }
+        return absl::OkStatus();
+      }));
       for (std::size_t p = node.tensors.size(); p-- > 0;) {
         if (!node.plan.parameters[p].statistic) EK_RETURN_IF_ERROR(Finish(static_cast<int>(i), p, ready));
       }

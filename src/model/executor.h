@@ -35,6 +35,8 @@ class Executor {
   // outlive the passes.
   absl::Status Load(const ModelInput& input);
 
+  void Observe(LayerObserver* observer) { observer_ = observer; }
+
   using GradientReady = std::function<void(int)>;
   // Counts what is non-finite on the way. `ready` hears of statistics in a training pass.
   absl::Status Forward(bool training, const GradientReady& ready);
@@ -56,6 +58,15 @@ class Executor {
     Tensor to;
   };
 
+  // Runs a layer's pass, heard by the observer.
+  template <class Body>
+  absl::Status Observed(std::string_view layer, LayerObserver::Pass pass, const Body& body) {
+    if (observer_ == nullptr) return body();
+    observer_->Begins(layer, pass);
+    absl::Status status = body();
+    observer_->Ended(layer, pass);
+    return status;
+  }
   absl::Status CheckInput(const ModelInput& input) const;
   absl::Status Reserve(std::int64_t batch);
   void WireMemory();
@@ -73,6 +84,8 @@ class Executor {
   Backend& backend_;
   const DType dtype_;
   MemoryPlan plan_;
+
+  LayerObserver* observer_ = nullptr;
 
   std::int64_t capacity_ = 0;
   std::int64_t batch_ = 0;

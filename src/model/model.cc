@@ -41,6 +41,8 @@ absl::Status Model::Bind(std::span<void* const> parameters, std::span<void* cons
 
 void Model::ParametersChanged() { state_->backend.WeightsChanged(); }
 
+void Model::Observe(LayerObserver* observer) { state_->executor.Observe(observer); }
+
 absl::StatusOr<StepResult> Model::TrainStep(const ModelInput& input, const std::function<void(int)>& gradient_ready) {
   Executor& executor = state_->executor;
   if (!executor.has_gradients()) {

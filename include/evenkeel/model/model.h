@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -41,6 +42,15 @@ struct StepResult {
   std::string non_finite_layer;
 };
 
+// Hears of each layer's pass, on the thread that trains, just before and just after it. The loss is a layer "loss".
+class LayerObserver {
+ public:
+  enum class Pass : std::uint8_t { kForward, kBackward };
+  virtual ~LayerObserver() = default;
+  virtual void Begins(std::string_view layer, Pass pass) = 0;
+  virtual void Ended(std::string_view layer, Pass pass) = 0;
+};
+
 struct ModelOptions {
   Shape input;  // of one sample
   std::int64_t label_width = 1;
@@ -64,6 +74,9 @@ class Model {
   absl::Status Bind(std::span<void* const> parameters, std::span<void* const> gradients);
   // The values behind the bound pointers changed in place.
   void ParametersChanged();
+
+  // From the next pass on; null: nobody. It outlives the passes that it hears of.
+  void Observe(LayerObserver* observer);
 
   // Forward, loss, backward. Calls `gradient_ready(i)` once a tensor, when gradient i is final, in the order in which
   // the backward pass finishes them (statistics as soon as the forward pass has them).
