@@ -130,8 +130,8 @@ void BatchNormForwardBackward(benchmark::State& state) {
   Tensor gamma = bench.Make({64}), beta = bench.Make({64}), mean = bench.Make({64}), variance = bench.Make({64});
   Tensor dgamma = bench.Make({64}), dbeta = bench.Make({64});
   bench.Time([&] {
-    absl::Status status = bench.backend().BatchNormTrain(1e-5, x, gamma, beta, y, mean, variance);
-    status.Update(bench.backend().BatchNormBackward(1e-5, x, gamma, mean, variance, y, dx, dgamma, dbeta));
+    absl::Status status = bench.backend().BatchNormTrain(1e-5, x, gamma, beta, y, mean, variance, nullptr);
+    status.Update(bench.backend().BatchNormBackward(1e-5, x, gamma, mean, variance, y, dx, dgamma, dbeta, nullptr));
     return status;
   });
 }

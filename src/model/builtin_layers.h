@@ -29,6 +29,20 @@ LayerOr MakeReshape(const LayerConfig& config);     // flatten, reshape
 LayerOr MakeAdd(const LayerConfig& config);
 LayerOr MakeConcat(const LayerConfig& config);
 
+// A layer that can apply the relu behind it itself, in training at no pass of its own, and the relu that it takes over.
+// Both are to be planned anew afterwards.
+class ReluTaker {
+ public:
+  virtual ~ReluTaker() = default;
+  virtual void TakeRelu() = 0;
+};
+class TakenRelu {
+ public:
+  virtual ~TakenRelu() = default;
+  // False: it is another activation. True: it passes its input on from now on.
+  virtual bool GiveUp() = 0;
+};
+
 // "conv2d c1", as messages begin with.
 std::string LayerLabel(const LayerConfig& config);
 // kInvalidArgument, "[conv2d c1] MESSAGE".

@@ -10,7 +10,7 @@ absl::Status CopyUnlessShared(Backend& backend, const ConstTensor& from, const T
   return from.data == to.data ? absl::OkStatus() : backend.Copy(from, to);
 }
 
-class Activation final : public Layer {
+class Activation final : public Layer, public TakenRelu {
  public:
   Activation(LayerConfig config, ActivationKind kind) : config_(std::move(config)), kind_(kind) {}
 
@@ -18,6 +18,11 @@ class Activation final : public Layer {
     EK_RETURN_IF_ERROR(ExpectOneInput(LayerLabel(config_), inputs));
     LayerPlan plan;
     plan.output = inputs[0];
+    if (given_up_) {
+      plan.sharing = LayerPlan::Sharing::kView;
+      plan.backward_reads_inputs = plan.backward_reads_output = false;
+      return plan;
+    }
     plan.sharing = LayerPlan::Sharing::kInPlace;
     // Only gelu's derivative needs its argument; the others follow from the value.
     plan.backward_reads_inputs = kind_ == ActivationKind::kGelu;
@@ -25,11 +30,15 @@ class Activation final : public Layer {
     return plan;
   }
 
+  bool GiveUp() override { return given_up_ = kind_ == ActivationKind::kRelu; }
+
   absl::Status Forward(LayerContext& context) override {
+    if (given_up_) return CopyUnlessShared(*context.backend, context.inputs[0], context.output);
     return context.backend->Activation(kind_, context.inputs[0], context.output);
   }
 
   absl::Status Backward(LayerContext& context) override {
+    if (given_up_) return CopyUnlessShared(*context.backend, context.output_gradient, context.input_gradients[0]);
     return context.backend->ActivationBackward(kind_, context.inputs[0], context.output, context.output_gradient,
                                                context.input_gradients[0]);
   }
@@ -37,6 +46,7 @@ class Activation final : public Layer {
  private:
   const LayerConfig config_;
   const ActivationKind kind_;
+  bool given_up_ = false;
 };
 
 class Dropout final : public Layer {

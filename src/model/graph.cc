@@ -43,6 +43,7 @@ class Builder {
 
   absl::StatusOr<Graph> Finish() && {
     EK_RETURN_IF_ERROR(CheckAllUsed());
+    EK_RETURN_IF_ERROR(FuseRelus());
     NumberTensors();
     MarkGradients();
     for (const TensorSpec& tensor : graph_.tensors) {
@@ -85,9 +86,7 @@ class Builder {
     node.inputs = std::move(inputs);
     node.wants_row_keys = config.type == "dropout" || !IsBuiltinLayer(config.type);
     EK_ASSIGN_OR_RETURN(node.layer, MakeLayer(config));
-    std::vector<Shape> shapes;
-    for (ValueId input : node.inputs) shapes.push_back(graph_.values[static_cast<std::size_t>(input)]);
-    EK_ASSIGN_OR_RETURN(node.plan, node.layer->Plan(shapes));
+    EK_RETURN_IF_ERROR(Replan(node));
     for (std::size_t k = 0; k < node.inputs.size(); ++k) {
       if (options_.sparse && node.inputs[k] == kInputValue && !(node.plan.accepts_sparse && k == 0)) {
         return LayerError(node.label,
@@ -114,6 +113,34 @@ class Builder {
         return LayerError(graph_.nodes[i].label, "its output goes nowhere; only the last layer's output may");
       }
     }
+    return absl::OkStatus();
+  }
+
+  // A relu that alone reads the output of a layer that can apply it becomes part of that layer.
+  absl::Status FuseRelus() {
+    std::vector<int> readers(graph_.values.size(), 0);
+    for (const Node& node : graph_.nodes) {
+      for (ValueId input : node.inputs) ++readers[static_cast<std::size_t>(input)];
+    }
+    for (Node& node : graph_.nodes) {
+      auto* relu = dynamic_cast<TakenRelu*>(node.layer.get());
+      if (relu == nullptr || node.inputs[0] == kInputValue || readers[static_cast<std::size_t>(node.inputs[0])] != 1) {
+        continue;
+      }
+      Node& before = graph_.nodes[static_cast<std::size_t>(ProducerOf(node.inputs[0]))];
+      auto* taker = dynamic_cast<ReluTaker*>(before.layer.get());
+      if (taker == nullptr || !relu->GiveUp()) continue;
+      taker->TakeRelu();
+      EK_RETURN_IF_ERROR(Replan(before));
+      EK_RETURN_IF_ERROR(Replan(node));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Replan(Node& node) {
+    std::vector<Shape> shapes;
+    for (ValueId input : node.inputs) shapes.push_back(graph_.values[static_cast<std::size_t>(input)]);
+    EK_ASSIGN_OR_RETURN(node.plan, node.layer->Plan(shapes));
     return absl::OkStatus();
   }
 

@@ -12,7 +12,7 @@ absl::StatusOr<std::int64_t> LastAxis(const std::string& label, std::span<const 
   return inputs[0][-1];
 }
 
-class BatchNorm final : public Layer {
+class BatchNorm final : public Layer, public ReluTaker {
  public:
   BatchNorm(LayerConfig config, double momentum, double epsilon)
       : config_(std::move(config)), momentum_(momentum), epsilon_(epsilon) {}
@@ -30,20 +30,28 @@ class BatchNorm final : public Layer {
     plan.saved_fixed = 2 * channels_;
     plan.backward_reads_output = false;
     plan.backward_writes_all_inputs = true;
+    output_ = plan.output;
     return plan;
+  }
+
+  void TakeRelu() override { relu_ = true; }
+
+  absl::StatusOr<std::size_t> WorkspaceBytes(Backend& backend, std::int64_t batch) override {
+    return relu_ ? backend.BatchNormMaskBytes(output_.WithBatch(batch)) : 0;
   }
 
   absl::Status Forward(LayerContext& context) override {
     Backend& backend = *context.backend;
     const auto& parameters = context.parameters;
     if (!context.training) {
-      return backend.BatchNormInfer(epsilon_, context.inputs[0], parameters[kGamma], parameters[kBeta],
-                                    parameters[kMean], parameters[kVariance], context.output);
+      EK_RETURN_IF_ERROR(backend.BatchNormInfer(epsilon_, context.inputs[0], parameters[kGamma], parameters[kBeta],
+                                                parameters[kMean], parameters[kVariance], context.output));
+      return relu_ ? backend.Activation(ActivationKind::kRelu, context.output, context.output) : absl::OkStatus();
     }
     const Tensor mean = SavedTensor(context, 0, Shape{channels_});
     const Tensor variance = SavedTensor(context, channels_, Shape{channels_});
     EK_RETURN_IF_ERROR(backend.BatchNormTrain(epsilon_, context.inputs[0], parameters[kGamma], parameters[kBeta],
-                                              context.output, mean, variance));
+                                              context.output, mean, variance, Mask(context)));
     // Servers divide by the samples, so that a worker with twice the batch counts twice.
     const auto samples = static_cast<double>(context.batch);
     EK_RETURN_IF_ERROR(backend.Copy(mean, context.parameter_gradients[kMean]));
@@ -56,14 +64,18 @@ class BatchNorm final : public Layer {
     return context.backend->BatchNormBackward(
         epsilon_, context.inputs[0], context.parameters[kGamma], SavedTensor(context, 0, Shape{channels_}),
         SavedTensor(context, channels_, Shape{channels_}), context.output_gradient, context.input_gradients[0],
-        context.parameter_gradients[kGamma], context.parameter_gradients[kBeta]);
+        context.parameter_gradients[kGamma], context.parameter_gradients[kBeta], Mask(context));
   }
 
  private:
+  void* Mask(const LayerContext& context) const { return relu_ ? context.workspace : nullptr; }
+
   static constexpr std::size_t kGamma = 0, kBeta = 1, kMean = 2, kVariance = 3;
   const LayerConfig config_;
   const double momentum_, epsilon_;
   std::int64_t channels_ = 0;  // since Plan
+  Shape output_;               // of one sample, likewise
+  bool relu_ = false;
 };
 
 class LayerNorm final : public Layer {

@@ -115,15 +115,18 @@ class Backend {
   virtual absl::Status GlobalAveragePoolBackward(ConstTensor dy, Tensor dx) = 0;
 
   // Per channel (last axis) over all other axes (Ioffe & Szegedy 2015, alg. 1); variance is biased.
-  // x, y [..., c]  gamma, beta, mean, variance [c].  Training: mean and variance are outputs of this batch.
+  // x, y [..., c]  gamma, beta, mean, variance [c].  Training: mean and variance are outputs of this batch. Where
+  // relu_mask is not null, y is max(0, ·) of it, and the mask, of BatchNormMaskBytes, says where that let it through;
+  // a NaN may become 0 in y, never in the statistics of its channel.
+  virtual absl::StatusOr<std::size_t> BatchNormMaskBytes(const Shape& x) = 0;
   virtual absl::Status BatchNormTrain(double epsilon, ConstTensor x, ConstTensor gamma, ConstTensor beta, Tensor y,
-                                      Tensor mean, Tensor variance) = 0;
+                                      Tensor mean, Tensor variance, void* relu_mask) = 0;
   virtual absl::Status BatchNormInfer(double epsilon, ConstTensor x, ConstTensor gamma, ConstTensor beta,
                                       ConstTensor mean, ConstTensor variance, Tensor y) = 0;
-  // Gradients of BatchNormTrain; mean and variance are those it gave.
+  // Gradients of BatchNormTrain; mean, variance and mask are those it gave.
   virtual absl::Status BatchNormBackward(double epsilon, ConstTensor x, ConstTensor gamma, ConstTensor mean,
-                                         ConstTensor variance, ConstTensor dy, Tensor dx, Tensor dgamma,
-                                         Tensor dbeta) = 0;
+                                         ConstTensor variance, ConstTensor dy, Tensor dx, Tensor dgamma, Tensor dbeta,
+                                         const void* relu_mask) = 0;
   // Over the last axis of [rows..., c] (Ba et al. 2016).  gamma, beta [c]  mean, variance [rows...]
   virtual absl::Status LayerNorm(double epsilon, ConstTensor x, ConstTensor gamma, ConstTensor beta, Tensor y,
                                  Tensor mean, Tensor variance) = 0;

@@ -43,12 +43,14 @@ class CpuBackend : public HostBackend {
                               Tensor dx) override;
   absl::Status GlobalAveragePool(ConstTensor x, Tensor y) override;
   absl::Status GlobalAveragePoolBackward(ConstTensor dy, Tensor dx) override;
+  absl::StatusOr<std::size_t> BatchNormMaskBytes(const Shape& x) override;
   absl::Status BatchNormTrain(double epsilon, ConstTensor x, ConstTensor gamma, ConstTensor beta, Tensor y, Tensor mean,
-                              Tensor variance) override;
+                              Tensor variance, void* relu_mask) override;
   absl::Status BatchNormInfer(double epsilon, ConstTensor x, ConstTensor gamma, ConstTensor beta, ConstTensor mean,
                               ConstTensor variance, Tensor y) override;
   absl::Status BatchNormBackward(double epsilon, ConstTensor x, ConstTensor gamma, ConstTensor mean,
-                                 ConstTensor variance, ConstTensor dy, Tensor dx, Tensor dgamma, Tensor dbeta) override;
+                                 ConstTensor variance, ConstTensor dy, Tensor dx, Tensor dgamma, Tensor dbeta,
+                                 const void* relu_mask) override;
   absl::Status LayerNorm(double epsilon, ConstTensor x, ConstTensor gamma, ConstTensor beta, Tensor y, Tensor mean,
                          Tensor variance) override;
   absl::Status LayerNormBackward(double epsilon, ConstTensor x, ConstTensor gamma, ConstTensor mean,
@@ -95,7 +97,7 @@ class CpuBackend : public HostBackend {
                        float* c, std::int64_t m, std::int64_t k, std::int64_t n);
   void ColumnSums(std::int64_t rows, std::int64_t columns, const float* x, float* sums) const;
   absl::Status BatchNormForward(bool training, double epsilon, const Shape& shape, const float* x, const float* gamma,
-                                const float* beta, const void* mean, const void* variance, float* y);
+                                const float* beta, const void* mean, const void* variance, float* y, void* relu_mask);
   absl::Status AveragePool(bool backward, const Pool2dSpec& spec, const WindowDims& d, const void* from, void* to);
 
   const int threads_;

@@ -44,6 +44,15 @@ void Normalize(const LineView& view, double epsilon, const T* x, const T* gamma,
   }
 }
 
+// y = max(0, y), and where it was above 0.
+template <class T>
+void MaskedRelu(std::int64_t count, T* y, std::uint8_t* mask) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    mask[i] = y[i] > T{0} ? 1 : 0;
+    if (y[i] <= T{0}) y[i] = T{0};
+  }
+}
+
 // With h = (x - mean) / sqrt(variance + epsilon) and g = dy * gamma, each over a line of length m:
 // dx = (g - sum(g) / m - h * sum(g * h) / m) / sqrt(variance + epsilon).
 template <class T>

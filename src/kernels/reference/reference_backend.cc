@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <vector>
 
 #include "evenkeel/core/status.h"
 #include "kernels/checks.h"
@@ -95,13 +96,17 @@ class ReferenceBackend : public k::HostBackend {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<std::size_t> BatchNormMaskBytes(const Shape& x) override {
+    return static_cast<std::size_t>(x.elements());
+  }
   absl::Status BatchNormTrain(double epsilon, ConstTensor x, ConstTensor gamma, ConstTensor beta, Tensor y, Tensor mean,
-                              Tensor variance) override {
+                              Tensor variance, void* relu_mask) override {
     EK_ASSIGN_OR_RETURN(k::RowDims d,
                         k::CheckBatchNorm(dtype(), epsilon, {x, gamma, mean, variance}, Tensors{y}, Tensors{beta}));
     ref::LineView lines = ref::BatchNormLines(d);
     ref::Statistics(lines, In<T>(x), Out<T>(mean), Out<T>(variance));
     ref::Normalize(lines, epsilon, In<T>(x), In<T>(gamma), In<T>(beta), In<T>(mean), In<T>(variance), Out<T>(y));
+    if (relu_mask != nullptr) ref::MaskedRelu(y.elements(), Out<T>(y), static_cast<std::uint8_t*>(relu_mask));
     return absl::OkStatus();
   }
   absl::Status BatchNormInfer(double epsilon, ConstTensor x, ConstTensor gamma, ConstTensor beta, ConstTensor mean,
@@ -113,11 +118,20 @@ class ReferenceBackend : public k::HostBackend {
     return absl::OkStatus();
   }
   absl::Status BatchNormBackward(double epsilon, ConstTensor x, ConstTensor gamma, ConstTensor mean,
-                                 ConstTensor variance, ConstTensor dy, Tensor dx, Tensor dgamma,
-                                 Tensor dbeta) override {
+                                 ConstTensor variance, ConstTensor dy, Tensor dx, Tensor dgamma, Tensor dbeta,
+                                 const void* relu_mask) override {
     EK_ASSIGN_OR_RETURN(k::RowDims d, k::CheckBatchNorm(dtype(), epsilon, {x, gamma, mean, variance}, Tensors{dy, dx},
                                                         Tensors{dgamma, dbeta}));
-    ref::NormBackward(ref::BatchNormLines(d), epsilon, In<T>(x), In<T>(gamma), In<T>(mean), In<T>(variance), In<T>(dy),
+    std::vector<T> through;
+    const T* gradient = In<T>(dy);
+    if (relu_mask != nullptr) {
+      through.assign(gradient, gradient + dy.elements());
+      for (std::size_t i = 0; i < through.size(); ++i) {
+        if (static_cast<const std::uint8_t*>(relu_mask)[i] == 0) through[i] = T{0};
+      }
+      gradient = through.data();
+    }
+    ref::NormBackward(ref::BatchNormLines(d), epsilon, In<T>(x), In<T>(gamma), In<T>(mean), In<T>(variance), gradient,
                       Out<T>(dx), Out<T>(dgamma), Out<T>(dbeta));
     return absl::OkStatus();
   }

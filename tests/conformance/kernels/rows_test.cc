@@ -8,7 +8,7 @@ constexpr double kEpsilon = 1e-5;
 constexpr ActivationKind kActivations[] = {ActivationKind::kRelu, ActivationKind::kGelu, ActivationKind::kTanh,
                                            ActivationKind::kSigmoid};
 
-std::vector<Values> NormPasses(Lab& lab, const Shape& shape, bool batch) {
+std::vector<Values> NormPasses(Lab& lab, const Shape& shape, bool batch, bool relu = false) {
   Rng rng(31, static_cast<std::uint64_t>(shape.elements()));
   const std::int64_t c = shape[-1];
   const Shape channels = {c};
@@ -20,9 +20,10 @@ std::vector<Values> NormPasses(Lab& lab, const Shape& shape, bool batch) {
          variance = lab.Output(statistics);
   Tensor dgamma = lab.Output(channels), dbeta = lab.Output(channels), inferred = lab.Output(shape);
   Backend& k = lab.backend();
+  void* const mask = relu ? lab.Bytes(*k.BatchNormMaskBytes(shape)) : nullptr;
   if (batch) {
-    RequireOk(k.BatchNormTrain(kEpsilon, x, gamma, beta, y, mean, variance));
-    RequireOk(k.BatchNormBackward(kEpsilon, x, gamma, mean, variance, dy, dx, dgamma, dbeta));
+    RequireOk(k.BatchNormTrain(kEpsilon, x, gamma, beta, y, mean, variance, mask));
+    RequireOk(k.BatchNormBackward(kEpsilon, x, gamma, mean, variance, dy, dx, dgamma, dbeta, mask));
     RequireOk(k.BatchNormInfer(kEpsilon, x, gamma, beta, mean, variance, inferred));
   } else {
     RequireOk(k.LayerNorm(kEpsilon, x, gamma, beta, y, mean, variance));
@@ -38,6 +39,24 @@ TEST_CASE("batch norm, its statistics and gradients agree with the reference", "
     for (const Shape& shape : {Shape{0, 4, 4, c}, Shape{33, c}, Shape{7, 5, 3, c}, Shape{4, 9, 9, c}}) {
       INFO(shape.ToString());
       Conform([&](Lab& lab) { return NormPasses(lab, shape, true); });
+    }
+  }
+}
+
+TEST_CASE("batch norm with the relu behind it agrees with the reference, and with the two apart", "[kernels]") {
+  for (std::int64_t c : {1, 3, 5, 16, 17, 64}) {
+    for (const Shape& shape : {Shape{0, 4, 4, c}, Shape{33, c}, Shape{7, 5, 3, c}, Shape{4, 9, 9, c}}) {
+      INFO(shape.ToString());
+      Conform([&](Lab& lab) { return NormPasses(lab, shape, true, true); });
+      for (const NamedBackend& named : BackendsUnderTest()) {
+        INFO(named.name);
+        auto backend = named.make();
+        Lab lab(*backend);
+        const std::vector<Values> apart = NormPasses(lab, shape, true), fused = NormPasses(lab, shape, true, true);
+        REQUIRE(apart[0].size() == fused[0].size());
+        for (std::size_t i = 0; i < apart[0].size(); ++i) CHECK(fused[0][i] == std::max(0.0, apart[0][i]));
+        CHECK(fused[1] == apart[1]);
+      }
     }
   }
 }
@@ -58,7 +77,7 @@ TEST_CASE("batch norm gives each channel mean beta and deviation gamma", "[kerne
     Lab lab(*backend);
     Tensor y = lab.Output({4, 1}), mean = lab.Output({1}), variance = lab.Output({1});
     RequireOk(backend->BatchNormTrain(1e-12, lab.Make({4, 1}, {1, 3, 5, 7}), lab.Make({1}, {2}), lab.Make({1}, {10}), y,
-                                      mean, variance));
+                                      mean, variance, nullptr));
     CHECK(lab.Read(mean) == Values{4});
     CHECK(lab.Read(variance) == Values{5});
     const double unit = 2 / std::sqrt(5.0);
@@ -214,8 +233,8 @@ TEST_CASE("row operations refuse shapes and parameters that do not fit", "[kerne
     CHECK(backend->Dropout(1.0, keys, x, y).code() == invalid);
     CHECK(backend->Dropout(-0.1, keys, x, y).code() == invalid);
     CHECK(backend->Dropout(0.5, std::span(keys).first(1), x, y).code() == invalid);
-    CHECK(backend->BatchNormTrain(kEpsilon, x, two, three, y, three, three).code() == invalid);
-    CHECK(backend->BatchNormTrain(0, x, three, three, y, three, three).code() == invalid);
+    CHECK(backend->BatchNormTrain(kEpsilon, x, two, three, y, three, three, nullptr).code() == invalid);
+    CHECK(backend->BatchNormTrain(0, x, three, three, y, three, three, nullptr).code() == invalid);
     CHECK(backend->LayerNorm(kEpsilon, x, three, three, y, three, two).code() == invalid);
     CHECK(backend->Concat(std::vector<ConstTensor>{x, x}, lab.Output({2, 5})).code() == invalid);
     CHECK(backend->Add(Tensor{nullptr, {2, 3}, backend->dtype()}, x, y).code() == invalid);

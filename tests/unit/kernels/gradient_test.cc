@@ -130,13 +130,15 @@ TEST_CASE_METHOD(Gradients, "the gradient of global average pooling is its deriv
 
 TEST_CASE_METHOD(Gradients, "the gradients of batch and layer norm are their derivatives", "[kernels]") {
   constexpr double kEpsilon = 1e-3;
-  for (bool batch : {true, false}) {
-    CAPTURE(batch);
+  for (const auto& [batch, relu] : {std::pair(true, false), std::pair(true, true), std::pair(false, false)}) {
+    CAPTURE(batch, relu);
     const Shape xs = {4, 3, 5}, cs = {5}, ss = batch ? Shape{5} : Shape{4, 3};
     const Values x = Random(xs, -2, 3), gamma = Random(cs, 0.5, 2), beta = Random(cs), r = Random(xs);
-    auto run = [&](Lab& lab, const Tensor& xt, const Tensor& g, const Tensor& b, Tensor y, Tensor mean,
-                   Tensor variance) {
-      RequireOk(batch ? backend_->BatchNormTrain(kEpsilon, xt, g, b, y, mean, variance)
+    void* mask = nullptr;
+    auto run = [&, batch = batch, relu = relu](Lab& lab, const Tensor& xt, const Tensor& g, const Tensor& b, Tensor y,
+                                               Tensor mean, Tensor variance) {
+      if (relu) mask = lab.Bytes(*backend_->BatchNormMaskBytes(xs));
+      RequireOk(batch ? backend_->BatchNormTrain(kEpsilon, xt, g, b, y, mean, variance, mask)
                       : backend_->LayerNorm(kEpsilon, xt, g, b, y, mean, variance));
     };
     auto forward = [&](const Values& x, const Values& gamma, const Values& beta) {
@@ -150,7 +152,7 @@ TEST_CASE_METHOD(Gradients, "the gradients of batch and layer norm are their der
     Tensor mean = lab.Output(ss), variance = lab.Output(ss), dx = lab.Output(xs), dg = lab.Output(cs),
            db = lab.Output(cs);
     run(lab, xt, g, b, y, mean, variance);
-    RequireOk(batch ? backend_->BatchNormBackward(kEpsilon, xt, g, mean, variance, lab.Make(xs, r), dx, dg, db)
+    RequireOk(batch ? backend_->BatchNormBackward(kEpsilon, xt, g, mean, variance, lab.Make(xs, r), dx, dg, db, mask)
                     : backend_->LayerNormBackward(kEpsilon, xt, g, mean, variance, lab.Make(xs, r), dx, dg, db));
     CheckGradient([&](const Values& v) { return forward(v, gamma, beta); }, x, lab.Read(dx));
     CheckGradient([&](const Values& v) { return forward(x, v, beta); }, gamma, lab.Read(dg));

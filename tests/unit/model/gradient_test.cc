@@ -51,6 +51,10 @@ std::vector<Case> LayerCases() {
                    {ConvLayer("c", 4, {3, 3}), BatchNormLayer("bn"), Plain("relu", "r"), Plain("flatten", "f"),
                     DenseLayer("out", 3)}});
   cases.push_back({"batch_norm of the input", {4}, {BatchNormLayer("bn"), DenseLayer("out", 3)}});
+  cases.push_back({"relu of a batch_norm that is read elsewhere too",
+                   {4},
+                   {DenseLayer("a", 5), BatchNormLayer("bn"), Plain("relu", "r"), Plain("add", "sum", {"bn", "r"}),
+                    DenseLayer("out", 3)}});
   cases.push_back({"layer_norm of features", {4}, {DenseLayer("a", 5), LayerNormLayer("ln"), DenseLayer("out", 3)}});
   cases.push_back(
       {"layer_norm of images, first", {3, 2, 4}, {LayerNormLayer("ln"), Plain("flatten", "f"), DenseLayer("out", 3)}});
