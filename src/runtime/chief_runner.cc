@@ -83,7 +83,11 @@ class ChiefRunner {
   std::uint64_t segment_ = 0;
 
   Mutex mutex_;
-  CondVar changed_;
+  // Each of one kind of waiter: at every message a wake-up of all would cost more than the message.
+  CondVar timer_changed_;                 // the timer has something to do before it wakes by itself
+  CondVar disk_changed_, disk_has_room_;  // work for the disk, and room for it
+  CondVar ending_;                        // what Run waits for, once the end is near
+  TimePoint timer_wakes_ ABSL_GUARDED_BY(mutex_) = TimePoint::min();  // min: it is awake
   std::shared_ptr<WritableFile> log_;  // replaced under the mutex by whoever performs; work for the disk shares it
   std::unique_ptr<Chief> chief_ ABSL_GUARDED_BY(mutex_);
   // Actions are performed in order, outside the mutex, by whichever thread finds nobody doing it.
@@ -135,7 +139,8 @@ void ChiefRunner::Deliver(Event&& event) {
   {
     MutexLock lock(mutex_);
     for (ChiefAction& action : event(*chief_, clock_.Now())) pending_.push_back(std::move(action));
-    changed_.NotifyAll();
+    if (chief_->NextDeadline() < timer_wakes_) timer_changed_.NotifyOne();
+    if (end_) ending_.NotifyAll();
     if (performing_) return;
     performing_ = true;
     batch.swap(pending_);
@@ -146,7 +151,7 @@ void ChiefRunner::Deliver(Event&& event) {
     MutexLock lock(mutex_);
     if (pending_.empty()) {
       performing_ = false;
-      changed_.NotifyAll();
+      if (end_ || !output_error_.ok()) ending_.NotifyAll();
       return;
     }
     batch.swap(pending_);
@@ -182,14 +187,15 @@ void ChiefRunner::Perform(ChiefAction& action) {
   } else if (auto* end = std::get_if<EndAction>(&action)) {
     MutexLock lock(mutex_);
     end_ = std::move(*end);
-    changed_.NotifyAll();
+    timer_changed_.NotifyAll();
+    ending_.NotifyAll();
   } else {
     MutexLock lock(mutex_);
-    while (disk_.size() >= kMaxDiskQueue) changed_.Wait(mutex_);
+    while (disk_.size() >= kMaxDiskQueue) disk_has_room_.Wait(mutex_);
     if (auto* sync = std::get_if<SyncLogAction>(&action)) disk_.push_back(*sync);
     if (auto* write = std::get_if<WriteManifestAction>(&action)) disk_.push_back(std::move(*write));
     if (auto* row = std::get_if<CommitMetricsAction>(&action)) disk_.push_back(std::move(*row));
-    changed_.NotifyAll();
+    if (disk_.size() == 1) disk_changed_.NotifyAll();
   }
 }
 
@@ -200,14 +206,15 @@ void ChiefRunner::CutLog() {
   MutexLock lock(mutex_);
   disk_.push_back(SyncFormerLog{std::move(log_)});
   log_ = *std::move(opened);
-  changed_.NotifyAll();
+  disk_changed_.NotifyAll();
 }
 
 void ChiefRunner::NoteOutputError(const absl::Status& status) {
   if (status.ok()) return;
   MutexLock lock(mutex_);
   if (output_error_.ok()) output_error_ = status;
-  changed_.NotifyAll();
+  timer_changed_.NotifyAll();
+  ending_.NotifyAll();
 }
 
 void ChiefRunner::Forget(SessionId session) {
@@ -226,8 +233,10 @@ void ChiefRunner::RunTimer() {
     {
       MutexLock lock(mutex_);
       while (!end_ && output_error_.ok() && !(stop_asked_ && !stop_told_) && clock_.Now() < chief_->NextDeadline()) {
-        changed_.WaitUntil(mutex_, chief_->NextDeadline());
+        timer_wakes_ = chief_->NextDeadline();
+        timer_changed_.WaitUntil(mutex_, timer_wakes_);
       }
+      timer_wakes_ = TimePoint::min();
       if (end_ || !output_error_.ok()) return;
       if (stop_asked_ && !stop_told_) stop_now = stop_told_ = true;
     }
@@ -248,11 +257,11 @@ void ChiefRunner::RunDisk() {
     bool flush = false;
     {
       MutexLock lock(mutex_);
-      while (disk_.empty() && !disk_done_ && clock_.Now() < next_flush) changed_.WaitUntil(mutex_, next_flush);
+      while (disk_.empty() && !disk_done_ && clock_.Now() < next_flush) disk_changed_.WaitUntil(mutex_, next_flush);
       if (!disk_.empty()) {
         work = std::move(disk_.front());
         disk_.pop_front();
-        changed_.NotifyAll();
+        if (disk_.size() + 1 == kMaxDiskQueue) disk_has_room_.NotifyAll();
         if (next_flush == kNever) next_flush = clock_.Now() + kFlushInterval;
       } else if (disk_done_) {
         return;
@@ -325,7 +334,7 @@ void ChiefRunner::AwaitGoodbyes() {
     const TimePoint until = chief_->AwaitsUntil();
     const bool stop = stop_asked_ && !std::exchange(stop_told_, true);
     if (stop || clock_.Now() >= until) return;
-    changed_.WaitUntil(mutex_, until);
+    ending_.WaitUntil(mutex_, until);
   }
 }
 
@@ -349,7 +358,8 @@ absl::Status ChiefRunner::Run() {
   const int subscription = stop_.Subscribe([this] {
     MutexLock lock(mutex_);
     stop_asked_ = true;
-    changed_.NotifyAll();
+    timer_changed_.NotifyAll();
+    ending_.NotifyAll();
   });
   std::thread timer([this] { RunTimer(); });
   std::thread disk([this] { RunDisk(); });
@@ -357,15 +367,15 @@ absl::Status ChiefRunner::Run() {
   absl::Status output_error;
   {
     MutexLock lock(mutex_);
-    while (!end_ && output_error_.ok()) changed_.Wait(mutex_);
+    while (!end_ && output_error_.ok()) ending_.Wait(mutex_);
     output_error = output_error_;
-    while (performing_) changed_.Wait(mutex_);
+    while (performing_) ending_.Wait(mutex_);
   }
   timer.join();
   {
     MutexLock lock(mutex_);
     disk_done_ = true;
-    changed_.NotifyAll();
+    disk_changed_.NotifyAll();
   }
   disk.join();
   // A chief that cannot write decides nothing more; its members are let go without a word of success.
