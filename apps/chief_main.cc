@@ -48,7 +48,7 @@ absl::Status Run(const RoleSetup& setup, StopSource& stop) {
   chief.batch_sizes = setup.cluster->batch_sizes;
   chief.expects_evaluator = setup.options.evaluator || !setup.cluster->evaluators.empty();
 
-  const std::unique_ptr<Transport> transport = MakeGrpcTransport({});
+  const std::unique_ptr<Transport> transport = MakeTransport(ToTransportOptions(setup.options.data_paths));
   // Its worker hears of the job's end from the chief, as all workers do; this only ends it where the chief failed.
   StopSource worker_stop;
   absl::Status worker_status;
@@ -80,6 +80,7 @@ int main(int argc, char** argv) {
       argv,
       [](CLI::App& app, RoleOptions& options) {
         AddDataOption(app, options.data);
+        AddDataPathOption(app, options.data_paths);
         app.add_flag("--train", options.train, "Also trains, as worker rank 0");
         app.add_flag("--evaluator", options.evaluator, "An evaluator takes part though the cluster lists none");
         app.add_option("--bind-host", options.bind_host, "Listens here instead of the cluster's host")

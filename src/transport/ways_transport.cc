@@ -1,4 +1,5 @@
-// gRPC everywhere, and between workers and servers the first way besides it that both ends have.
+// gRPC everywhere; between workers and servers the first way besides it that both ends have, and between the chief and
+// members on its machine shared memory: its messages are small and many, and each waits for the one before.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -202,11 +203,10 @@ class WaysTransport final : public Transport {
 
   absl::StatusOr<std::unique_ptr<Listener>> Listen(Service service, const std::string& address,
                                                    Acceptor acceptor) override {
-    if (service != Service::kParameterServer || ways_.empty()) {
-      return grpc_->Listen(service, address, std::move(acceptor));
-    }
+    const std::vector<SideWay*> ways = WaysOf(service);
+    if (ways.empty()) return grpc_->Listen(service, address, std::move(acceptor));
     auto doors = std::make_shared<Doors>();
-    for (const auto& way : ways_) {
+    for (SideWay* const way : ways) {
       auto door = way->Open(HostOf(address), acceptor);
       if (door.ok()) {
         doors->emplace(way->name(), *std::move(door));
@@ -214,7 +214,7 @@ class WaysTransport final : public Transport {
         LogWarning(absl::StrCat("no ", way->name(), " here: ", door.status().message()));
       }
     }
-    auto offer = [doors, known = Known()](const std::vector<Way>& asked) {
+    auto offer = [doors, known = Known(service)](const std::vector<Way>& asked) {
       std::vector<Way> offered;
       for (const Way& way : known) {
         const auto door = doors->find(way.name);
@@ -237,29 +237,28 @@ class WaysTransport final : public Transport {
 
   std::shared_ptr<Stream> Connect(Service service, const std::string& address, std::shared_ptr<StreamHandler> handler,
                                   Duration timeout) override {
-    if (service != Service::kParameterServer || ways_.empty()) {
-      return grpc_->Connect(service, address, std::move(handler), timeout);
-    }
+    if (WaysOf(service).empty()) return grpc_->Connect(service, address, std::move(handler), timeout);
     auto stream = std::make_shared<CoverStream>(address, std::move(handler), options_.grpc.max_queued_bytes);
     const TimePoint deadline = Clock::Real().Now() + timeout;
     MutexLock lock(mutex_);
     EK_CHECK(!stopping_);
     JoinFinished();
-    threads_.emplace_back([this, stream, address, deadline] { Open(stream, address, deadline); });
+    threads_.emplace_back([=, this] { Open(service, stream, address, deadline); });
     return stream;
   }
 
  private:
   // On a thread of its own.
-  void Open(const std::shared_ptr<CoverStream>& stream, const std::string& address, TimePoint deadline) {
-    absl::StatusOr<std::shared_ptr<Stream>> opened = OpenSideWay(stream, address, deadline);
+  void Open(Service service, const std::shared_ptr<CoverStream>& stream, const std::string& address,
+            TimePoint deadline) {
+    absl::StatusOr<std::shared_ptr<Stream>> opened = OpenSideWay(service, stream, address, deadline);
     if (opened.ok()) {
       stream->Adopt(*std::move(opened));
     } else if (!stream->too_much().ok()) {
       stream->Fail(stream->too_much());
-    } else if (by_grpc_) {
+    } else if (by_grpc_ || service == Service::kChief) {
       const Duration left = std::max<Duration>(deadline - Clock::Real().Now(), Milliseconds(1));
-      stream->Adopt(grpc_->Connect(Service::kParameterServer, address, stream, left));
+      stream->Adopt(grpc_->Connect(service, address, stream, left));
     } else {
       stream->Fail(opened.status());
     }
@@ -268,12 +267,12 @@ class WaysTransport final : public Transport {
   }
 
   // Errors: kUnavailable.
-  absl::StatusOr<std::shared_ptr<Stream>> OpenSideWay(const std::shared_ptr<CoverStream>& stream,
+  absl::StatusOr<std::shared_ptr<Stream>> OpenSideWay(Service service, const std::shared_ptr<CoverStream>& stream,
                                                       const std::string& address, TimePoint deadline) {
     deadline = std::min(deadline, Clock::Real().Now() + kQuestionTime);
-    EK_ASSIGN_OR_RETURN(const std::vector<Way> offered, grpc_->AskForWays(address, Known(), deadline));
+    EK_ASSIGN_OR_RETURN(const std::vector<Way> offered, grpc_->AskForWays(service, address, Known(service), deadline));
     for (const Way& offer : offered) {
-      for (const auto& way : ways_) {
+      for (SideWay* const way : WaysOf(service)) {
         if (offer.offer.empty() || way->name() != offer.name || way->reach() != offer.reach) continue;
         auto opened = way->Connect(HostOf(address), offer.offer, stream, deadline);
         if (opened.ok()) {
@@ -297,9 +296,17 @@ class WaysTransport final : public Transport {
     return absl::StrCat("[connect] ", address, " has the data paths ", there, "; allowed here: ", allowed);
   }
 
-  std::vector<Way> Known() const {
+  std::vector<SideWay*> WaysOf(Service service) const {
+    std::vector<SideWay*> ways;
+    for (const auto& way : ways_) {
+      if (service == Service::kParameterServer || way->name() == "shm") ways.push_back(way.get());
+    }
+    return ways;
+  }
+
+  std::vector<Way> Known(Service service) const {
     std::vector<Way> known;
-    for (const auto& way : ways_) known.push_back({way->name(), way->reach(), ""});
+    for (SideWay* const way : WaysOf(service)) known.push_back({way->name(), way->reach(), ""});
     return known;
   }
 

@@ -10,7 +10,7 @@ from harness import check
 
 FAST = ["--set", "membership.lease_ms=2000", "--set", "membership.renew_ms=400", "--set", "membership.drain_ms=2000",
         "--set", "membership.chief_timeout_ms=20000"]
-EPOCHS = 300
+EPOCHS = 1000
 LONG = [*FAST, "--set", f"train.epochs={EPOCHS}", "--set", "checkpoint.every_commits=100"]
 ENDLESS = [*LONG, "--set", "train.epochs=100000"]
 

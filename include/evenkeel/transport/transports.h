@@ -53,11 +53,12 @@ struct TransportOptions {
   GrpcOptions grpc;
   TcpOptions tcp;
   ShmOptions shm;
-  // In order of preference, for streams of Service::kParameterServer; chosen for each from what its two ends have.
-  // Where kGrpc is missing, ends that have nothing in common do not connect.
+  // In order of preference; chosen for each stream from what its two ends have. Streams of Service::kChief take kShm
+  // where both have it, else gRPC, listed here or not. Where kGrpc is missing, ends that have nothing in common do not
+  // connect.
   std::vector<DataPath> data_paths = {DataPath::kShm, DataPath::kTcp, DataPath::kGrpc};
 };
-// gRPC for all conversations with the chief, and to agree on a faster way for the data.
+// gRPC to agree on a faster way, and where there is none. Conversations with the chief take shared memory or gRPC.
 std::unique_ptr<Transport> MakeTransport(const TransportOptions& options);
 
 // Within this process, on threads of its own, addresses are names; messages are moved, payloads referenced. For tests

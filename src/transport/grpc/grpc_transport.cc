@@ -17,11 +17,14 @@
 namespace evenkeel {
 namespace {
 
-constexpr const char* kOfferWays = "/evenkeel.v1.ParameterServer/OfferWays";
 constexpr std::size_t kMaxAnswerBytes = 64 << 10;
 
 const char* MethodOf(Service service) {
   return service == Service::kChief ? "/evenkeel.v1.Chief/Session" : "/evenkeel.v1.ParameterServer/Session";
+}
+
+const char* OfferMethodOf(Service service) {
+  return service == Service::kChief ? "/evenkeel.v1.Chief/OfferWays" : "/evenkeel.v1.ParameterServer/OfferWays";
 }
 
 // Of a stream that the acceptor does not want.
@@ -83,7 +86,7 @@ class GrpcService final : public grpc::CallbackGenericService {
   StreamRegistry& streams() { return *streams_; }
 
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override {
-    if (offer_ && context->method() == kOfferWays) return new WaysReactor(offer_);
+    if (offer_ && context->method() == OfferMethodOf(service_)) return new WaysReactor(offer_);
     if (context->method() != MethodOf(service_)) {
       return new Rejection(grpc::Status(grpc::StatusCode::UNIMPLEMENTED,
                                         absl::StrCat("method ", context->method(), "; here is ", MethodOf(service_))));
@@ -166,7 +169,7 @@ class GrpcTransport final : public OfferingTransport {
     return stream;
   }
 
-  absl::StatusOr<std::vector<Way>> AskForWays(const std::string& address, const std::vector<Way>& ways,
+  absl::StatusOr<std::vector<Way>> AskForWays(Service service, const std::string& address, const std::vector<Way>& ways,
                                               TimePoint deadline) override {
     Connection connection(address, options_);
     connection.context.set_deadline(
@@ -180,7 +183,7 @@ class GrpcTransport final : public OfferingTransport {
       if (questions_ended_) return absl::UnavailableError("[ways] the transport was taken down");
       questions_.insert(&connection.context);
     }
-    connection.stub.UnaryCall(&connection.context, kOfferWays, grpc::StubOptions(), &question, &answer,
+    connection.stub.UnaryCall(&connection.context, OfferMethodOf(service), grpc::StubOptions(), &question, &answer,
                               [&](grpc::Status s) {
                                 MutexLock lock(questions_mutex_);
                                 status = std::move(s);

@@ -18,10 +18,10 @@ class OfferingTransport : public Transport {
  public:
   virtual absl::StatusOr<std::unique_ptr<Listener>> ListenOffering(Service service, const std::string& address,
                                                                    Acceptor acceptor, OfferWays offer) = 0;
-  // Blocks until the parameter server at `address` has answered. One that knows no such question offers nothing.
+  // Blocks until the listener at `address` has answered. One that knows no such question offers nothing.
   // Errors: kUnavailable.
-  virtual absl::StatusOr<std::vector<Way>> AskForWays(const std::string& address, const std::vector<Way>& ways,
-                                                      TimePoint deadline) = 0;
+  virtual absl::StatusOr<std::vector<Way>> AskForWays(Service service, const std::string& address,
+                                                      const std::vector<Way>& ways, TimePoint deadline) = 0;
   // Questions end at once, also those to come.
   virtual void EndQuestions() = 0;
 };
