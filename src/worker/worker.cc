@@ -266,6 +266,7 @@ void Worker::LinkTo(const std::vector<ServerAddress>& servers) {
     pull_at_.assign(servers.size(), kNever);
     restage_at_.assign(servers.size(), kNever);
     pulled_version_.assign(servers.size(), Version{});
+    asked_ahead_.reset();
     missing_.clear();
   }
   for (std::size_t i = 0; i < servers.size(); ++i) links_.push_back(MakeLink(i, servers[i]));

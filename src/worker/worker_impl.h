@@ -46,6 +46,8 @@ class Worker {
   absl::Status WarmUp(std::int64_t samples);
   absl::Status Loop();
   absl::Status Step(const Ticket& ticket);
+  void BeginPull(TimePoint when) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PullAhead(const Ticket& ticket);
   absl::Status PullParameters(const Ticket& ticket, double* seconds);
   ModelInput InputOf(const Batch& batch);
   absl::StatusOr<StepResult> Compute(const Ticket& ticket, const Batch& batch);
@@ -112,6 +114,7 @@ class Worker {
   struct Staging {
     UpdateId update;
     StepResult result;
+    std::vector<Version> computed_on;  // by server
   };
 
   Mutex mutex_;
@@ -144,6 +147,7 @@ class Worker {
   std::vector<bool> pulled_ ABSL_GUARDED_BY(mutex_);        // by server, for pull_request_
   std::vector<TimePoint> pull_at_ ABSL_GUARDED_BY(mutex_);  // when to ask (again), by server
   std::vector<Version> pulled_version_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Version> asked_ahead_ ABSL_GUARDED_BY(mutex_);  // what pull_request_ is for, before any ticket is
 
   Departure departure_{clock_, [this] { Announce(); }, [this] { GiveBack(); }};  // last: its thread uses the rest
 };

@@ -20,13 +20,42 @@ bool Worker::Cancelled(UpdateId update) {
   return end_.has_value() || (outcome_ && outcome_->update == update);
 }
 
+// No server's answer of an earlier pull counts; each is to be asked at `when`.
+void Worker::BeginPull(TimePoint when) {
+  ++pull_request_;
+  pulled_.assign(pulled_.size(), false);
+  pull_at_.assign(pull_at_.size(), when);
+}
+
+// The next version, before the next ticket says so: servers send it as they make it, while the chief's word is under
+// way. In BSP nothing else can come next but this version again, where the step is dropped, or another generation's.
+void Worker::PullAhead(const Ticket& ticket) {
+  const SyncConfig& sync = options_.experiment.train.sync;
+  if (sync.mode != SyncConfig::Mode::kBsp || sync.backup_workers > 0) return;
+  const Version next{ticket.version.generation, ticket.version.commit.Next()};
+  std::uint64_t request = 0;
+  std::vector<bool> up;
+  {
+    MutexLock lock(mutex_);
+    if (stop_asked_) return;
+    for (const auto& link : links_) up.push_back(link->up());
+    BeginPull(clock_.Now());
+    for (std::size_t i = 0; i < up.size(); ++i) {
+      if (up[i]) pull_at_[i] = kNever;
+    }
+    asked_ahead_ = next;
+    request = pull_request_;
+  }
+  for (std::size_t i = 0; i < up.size(); ++i) {
+    if (up[i]) (void)links_[i]->Send(Pull{request, next, ticket.deadline_ms});
+  }
+}
+
 absl::Status Worker::PullParameters(const Ticket& ticket, double* seconds) {
   const TimePoint start = clock_.Now();
   {
     MutexLock lock(mutex_);
-    ++pull_request_;
-    pulled_.assign(pulled_.size(), false);
-    pull_at_.assign(pull_at_.size(), start);
+    if (std::exchange(asked_ahead_, std::nullopt) != ticket.version) BeginPull(start);
   }
   for (;;) {
     std::vector<int> ask;
@@ -83,7 +112,7 @@ void Worker::StageClosing(int server) {
     stage.loss_sum = staging_.result.loss_sum;
     stage.non_finite = staging_.result.non_finite;
     stage.non_finite_layer = staging_.result.non_finite_layer;
-    stage.computed_on = pulled_version_[static_cast<std::size_t>(server)];
+    stage.computed_on = staging_.computed_on[static_cast<std::size_t>(server)];
   }
   (void)links_[static_cast<std::size_t>(server)]->Send(std::move(stage));
 }
@@ -160,10 +189,12 @@ absl::Status Worker::Step(const Ticket& ticket) {
   {
     MutexLock lock(mutex_);
     staging_.result = result;
+    staging_.computed_on = pulled_version_;
   }
   if (Cancelled(ticket.update)) return absl::OkStatus();
   (void)session_->Send(report);  // only informs; before the update can commit, so that the next plan knows it
   for (int server = 0; server < server_count(); ++server) StageClosing(server);
+  PullAhead(ticket);
   {
     MutexLock lock(mutex_);
     step_began_ = kNever;
