@@ -1,4 +1,6 @@
 #include <bit>
+#include <span>
+#include <vector>
 
 #include "evenkeel/core/status.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -71,28 +73,15 @@ absl::Status CpuBackend::BatchNormForward(bool training, double epsilon, const S
       const memory::desc data = ImagesDesc(shape), channels = VectorDesc(shape[-1]);
       const auto pd = BatchNormDesc(onednn_, kind, epsilon, data);
       auto made = std::make_unique<CachedStep>();
-      if (kind == BatchNormKind::kTrainRelu) {
-        made->step = Step(onednn_, dnnl::batch_normalization_forward(pd), pd.scratchpad_desc(),
-                          {{DNNL_ARG_SRC, data},
-                           {DNNL_ARG_SCALE, channels},
-                           {DNNL_ARG_SHIFT, channels},
-                           {DNNL_ARG_MEAN, channels},
-                           {DNNL_ARG_VARIANCE, channels},
-                           {DNNL_ARG_DST, data},
-                           {DNNL_ARG_WORKSPACE, pd.workspace_desc()}});
-        return made;
-      }
-      made->step = Step(onednn_, dnnl::batch_normalization_forward(pd), pd.scratchpad_desc(),
-                        {{DNNL_ARG_SRC, data},
-                         {DNNL_ARG_SCALE, channels},
-                         {DNNL_ARG_SHIFT, channels},
-                         {DNNL_ARG_MEAN, channels},
-                         {DNNL_ARG_VARIANCE, channels},
-                         {DNNL_ARG_DST, data}});
+      std::vector<Step::Argument> arguments = {{DNNL_ARG_SRC, data},          {DNNL_ARG_SCALE, channels},
+                                               {DNNL_ARG_SHIFT, channels},    {DNNL_ARG_MEAN, channels},
+                                               {DNNL_ARG_VARIANCE, channels}, {DNNL_ARG_DST, data}};
+      if (kind == BatchNormKind::kTrainRelu) arguments.push_back({DNNL_ARG_WORKSPACE, pd.workspace_desc()});
+      made->step = Step(onednn_, dnnl::batch_normalization_forward(pd), pd.scratchpad_desc(), arguments);
       return made;
     });
-    if (relu_mask != nullptr) return norm.step.Run(onednn_, {x, gamma, beta, mean, variance, y, relu_mask});
-    return norm.step.Run(onednn_, {x, gamma, beta, mean, variance, y});
+    const void* const addresses[] = {x, gamma, beta, mean, variance, y, relu_mask};
+    return norm.step.Run(onednn_, std::span(addresses).first(relu_mask == nullptr ? 6 : 7));
   });
 }
 
@@ -148,38 +137,17 @@ absl::Status CpuBackend::BatchNormBackward(double epsilon, ConstTensor x, ConstT
                                                    FlagsOf(kind)),
           onednn_.attributes(), onednn_.engine(), BatchNormDesc(onednn_, kind, epsilon, data));
       auto made = std::make_unique<CachedStep>();
-      if (kind == BatchNormKind::kTrainRelu) {
-        made->step = Step(onednn_, dnnl::batch_normalization_backward(pd), pd.scratchpad_desc(),
-                          {{DNNL_ARG_SRC, data},
-                           {DNNL_ARG_SCALE, channels},
-                           {DNNL_ARG_SHIFT, channels},
-                           {DNNL_ARG_MEAN, channels},
-                           {DNNL_ARG_VARIANCE, channels},
-                           {DNNL_ARG_DIFF_DST, data},
-                           {DNNL_ARG_DIFF_SRC, data},
-                           {DNNL_ARG_DIFF_SCALE, channels},
-                           {DNNL_ARG_DIFF_SHIFT, channels},
-                           {DNNL_ARG_WORKSPACE, pd.workspace_desc()}});
-        return made;
-      }
-      made->step = Step(onednn_, dnnl::batch_normalization_backward(pd), pd.scratchpad_desc(),
-                        {{DNNL_ARG_SRC, data},
-                         {DNNL_ARG_SCALE, channels},
-                         {DNNL_ARG_SHIFT, channels},
-                         {DNNL_ARG_MEAN, channels},
-                         {DNNL_ARG_VARIANCE, channels},
-                         {DNNL_ARG_DIFF_DST, data},
-                         {DNNL_ARG_DIFF_SRC, data},
-                         {DNNL_ARG_DIFF_SCALE, channels},
-                         {DNNL_ARG_DIFF_SHIFT, channels}});
+      std::vector<Step::Argument> arguments = {
+          {DNNL_ARG_SRC, data},      {DNNL_ARG_SCALE, channels},      {DNNL_ARG_SHIFT, channels},
+          {DNNL_ARG_MEAN, channels}, {DNNL_ARG_VARIANCE, channels},   {DNNL_ARG_DIFF_DST, data},
+          {DNNL_ARG_DIFF_SRC, data}, {DNNL_ARG_DIFF_SCALE, channels}, {DNNL_ARG_DIFF_SHIFT, channels}};
+      if (kind == BatchNormKind::kTrainRelu) arguments.push_back({DNNL_ARG_WORKSPACE, pd.workspace_desc()});
+      made->step = Step(onednn_, dnnl::batch_normalization_backward(pd), pd.scratchpad_desc(), arguments);
       return made;
     });
-    if (relu_mask != nullptr) {
-      return norm.step.Run(onednn_, {x.data, gamma.data, gamma.data, mean.data, variance.data, dy.data, dx.data,
-                                     dgamma.data, dbeta.data, relu_mask});
-    }
-    return norm.step.Run(
-        onednn_, {x.data, gamma.data, gamma.data, mean.data, variance.data, dy.data, dx.data, dgamma.data, dbeta.data});
+    const void* const addresses[] = {x.data,  gamma.data, gamma.data,  mean.data,  variance.data,
+                                     dy.data, dx.data,    dgamma.data, dbeta.data, relu_mask};
+    return norm.step.Run(onednn_, std::span(addresses).first(relu_mask == nullptr ? 9 : 10));
   });
 }
 

@@ -38,7 +38,7 @@ const char* IsaName(dnnl::cpu_isa isa) {
 }  // namespace
 
 Step::Step(const OneDnn& onednn, dnnl::primitive primitive, const dnnl::memory::desc& scratchpad,
-           std::initializer_list<Argument> arguments)
+           const std::vector<Argument>& arguments)
     : primitive_(std::move(primitive)), scratchpad_bytes_(scratchpad.get_size()) {
   memories_.reserve(arguments.size() + 1);
   for (const Argument& argument : arguments) {
@@ -50,7 +50,7 @@ Step::Step(const OneDnn& onednn, dnnl::primitive primitive, const dnnl::memory::
   arguments_.push_back({DNNL_ARG_SCRATCHPAD, memories_.back().get()});
 }
 
-absl::Status Step::Run(OneDnn& onednn, std::initializer_list<const void*> addresses) {
+absl::Status Step::Run(OneDnn& onednn, std::span<const void* const> addresses) {
   EK_CHECK(addresses.size() + (scratchpad_bytes_ > 0 ? 1 : 0) == memories_.size());
   std::size_t i = 0;
   dnnl_status_t status = dnnl_success;

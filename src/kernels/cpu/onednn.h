@@ -11,6 +11,7 @@
 #include <initializer_list>
 #include <list>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,9 +35,12 @@ class Step {
   Step() = default;
   // `scratchpad` is the primitive descriptor's.
   Step(const OneDnn& onednn, dnnl::primitive primitive, const dnnl::memory::desc& scratchpad,
-       std::initializer_list<Argument> arguments);
+       const std::vector<Argument>& arguments);
   // Requires as many addresses as arguments, in their order; memory as the descriptors say.
-  absl::Status Run(OneDnn& onednn, std::initializer_list<const void*> addresses);
+  absl::Status Run(OneDnn& onednn, std::span<const void* const> addresses);
+  absl::Status Run(OneDnn& onednn, std::initializer_list<const void*> addresses) {
+    return Run(onednn, std::span(addresses.begin(), addresses.size()));
+  }
   explicit operator bool() const { return static_cast<bool>(primitive_); }
 
  private:
