@@ -32,18 +32,26 @@ TEST_CASE("ends that have no data path in common say what there is on either sid
   CHECK_THAT(std::string(closed.message()), Catch::Contains(said));
 }
 
-TEST_CASE("the first way that both ends have is taken, whatever else is there", "[transport]") {
+TEST_CASE("the first way that both ends have is taken; with a chief, shared memory or gRPC", "[transport]") {
   using enum DataPath;
-  Host host;
-  auto server = By({kTcp, kGrpc});
-  auto listener = server->Listen(Service::kParameterServer, "127.0.0.1:0", host.acceptor());
+  const auto [service, there, way] = GENERATE(table<Service, std::vector<DataPath>, std::string>({
+      {Service::kParameterServer, {kShm, kTcp, kGrpc}, "shm"},
+      {Service::kParameterServer, {kTcp, kGrpc}, "tcp"},
+      {Service::kParameterServer, {kGrpc}, "grpc"},
+      {Service::kChief, {kShm, kTcp, kGrpc}, "shm"},
+      {Service::kChief, {kTcp}, "grpc"},
+  }));
+  Host host([](Stream& stream, std::uint64_t number, const PayloadIn&) { (void)stream.Send(Numbered(number + 1)); });
+  auto server = By(there);
+  auto listener = server->Listen(service, "127.0.0.1:0", host.acceptor());
   REQUIRE(listener.ok());
   auto client = By({kShm, kTcp, kGrpc});
   auto recorder = std::make_shared<Recorder>();
-  auto stream =
-      client->Connect(Service::kParameterServer, absl::StrCat("127.0.0.1:", (*listener)->port()), recorder, kPatience);
+  auto stream = client->Connect(service, absl::StrCat("127.0.0.1:", (*listener)->port()), recorder, kPatience);
   REQUIRE(stream->Send(Numbered(7)).ok());
-  CHECK(host.Wait(0).second->WaitForMessages(1).at(0).number == 7);
+  CHECK(recorder->WaitForMessages(1).at(0).number == 8);
+  CHECK(stream->way() == way);
+  CHECK(host.Wait(0).first->way() == way);
   stream->Close();
 }
 
