@@ -167,6 +167,8 @@ ChiefActions Chief::Stop(const std::string& reason, TimePoint now) {
   } else if (impl.phase < Phase::kRunning && impl.ServersHoldMore()) {
     impl.stop_wanted = reason;
     impl.phase_deadline = std::min(impl.phase_deadline, now + impl.options.experiment.membership.drain);
+    impl.Say(absl::StrCat("told to stop: ", reason, "; the servers hold what no checkpoint does"));
+    impl.said_waiting.clear();  // the deadline is another one now
   } else if (impl.phase < Phase::kRunning) {
     impl.end_status = "stopped";
     impl.end_reason = reason;
@@ -428,9 +430,12 @@ void Chief::Impl::CheckDeadlines() {
     case Phase::kGathering:
     case Phase::kReading:
     case Phase::kConfiguring:
-      return Fail(absl::DeadlineExceededError(absl::StrFormat(
-          "%swaited %.1f s for %s", stop_wanted ? absl::StrCat(*stop_wanted, "; for the last checkpoint ") : "",
-          ToSeconds(now - awaited_since), MissingMembers())));
+      if (stop_wanted) {
+        return EndStopped(absl::StrFormat("%s did not come within %.1f s", MissingMembers(),
+                                          ToSeconds(options.experiment.membership.drain)));
+      }
+      return Fail(absl::DeadlineExceededError(
+          absl::StrFormat("waited %.1f s for %s", ToSeconds(now - awaited_since), MissingMembers())));
     case Phase::kRunning:
       if (first_grant_done ||
           workers.training() +

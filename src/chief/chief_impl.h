@@ -205,6 +205,7 @@ struct Chief::Impl {
   void OnKeptDecisions(ServerState& server, const KeptDecisions& kept);
   void ContinueServers();
   bool ServersHoldMore() const;
+  void EndStopped(const std::string& why);
   void RollBack(const std::string& reason);
 
   // --- steps.cc

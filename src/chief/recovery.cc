@@ -42,6 +42,15 @@ void Chief::Impl::OpenTerm(std::int64_t unix_ms) {
 // After the checkpoint's state is loaded: the commits that the log holds, and the members.
 absl::Status Chief::Impl::TakeUpLog() {
   base_hash = chain_hash;
+  for (const Decision& decision : log.commits) {
+    for (const CommittedUpdate& update : decision.updates) {
+      const auto epoch = static_cast<std::int64_t>(update.epoch.value());
+      if (epoch < options.experiment.train.epochs) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "train.epochs is ", options.experiment.train.epochs, ", but the job in ", options.model_dir,
+          " has trained in epoch ", epoch + 1, " already; at least ", epoch + 1, " is wanted, or another model_dir"));
+    }
+  }
   // A machine that stopped may have lost the end of a segment, but not all of the next one: what follows a gap is as
   // lost as the gap.
   std::erase_if(log.commits, [this](const Decision& decision) { return decision.version.commit <= commit; });
@@ -180,23 +189,30 @@ bool Chief::Impl::ServersHoldMore() const {
   return recovering && !log.commits.empty() && log.commits.back().version.commit > options.resume->version.commit;
 }
 
+// The job ends as it was to, but without its last checkpoint.
+void Chief::Impl::EndStopped(const std::string& why) {
+  if (stop_wanted) {
+    end_status = "stopped";
+    end_reason = *std::exchange(stop_wanted, std::nullopt);
+  }
+  absl::StrAppend(&end_reason, "; ", why, " before the last checkpoint was complete");
+  // Before the first worker is here nothing is taken up; what the log holds beyond its checkpoint counts as rolled
+  // back.
+  const std::int64_t lost =
+      durable ? samples_trained - durable->samples_trained : std::max(samples_trained, samples_rolled_back);
+  if (lost == 0 || !failure.ok()) return EndJob(failure);
+  const Manifest* const last = durable ? &*durable : options.resume ? &*options.resume : nullptr;
+  Fail(absl::InternalError(absl::StrCat(end_reason, ": what was trained after ",
+                                        last ? CheckpointName(last->version) : "the start", ", ", lost,
+                                        " samples, is lost; the same command resumes there")));
+}
+
 // All servers, survivors too, go back to the last checkpoint in a new generation, parameters and ledger together;
 // whatever belonged to the old one is void. Workers live on.
 void Chief::Impl::RollBack(const std::string& reason) {
   AbandonMove(reason);
   switching = false;
-  if (stop_wanted) {
-    end_status = "stopped";
-    end_reason = *std::exchange(stop_wanted, std::nullopt);
-  }
-  if (end_status == "stopped" || !failure.ok()) {
-    absl::StrAppend(&end_reason, "; ", reason, " before the last checkpoint was complete");
-    const std::int64_t lost = samples_trained - (durable ? durable->samples_trained : 0);
-    if (lost == 0 || !failure.ok()) return EndJob(failure);
-    return Fail(absl::InternalError(absl::StrCat(end_reason, ": what was trained after ",
-                                                 durable ? CheckpointName(durable->version) : "the start", ", ", lost,
-                                                 " samples, is lost; the same command resumes there")));
-  }
+  if (stop_wanted || end_status == "stopped" || !failure.ok()) return EndStopped(reason);
   end_status.clear();
   end_reason.clear();
   for (const auto& [incarnation, worker] : workers) {

@@ -137,8 +137,14 @@ void MemberSession::SetState(const std::string& doing) {
 }
 
 void MemberSession::SetDataPaths(const std::string& data_paths) {
-  MutexLock lock(state_->mutex);
-  state_->data_paths = data_paths;
+  Renew renew;
+  {
+    MutexLock lock(state_->mutex);
+    state_->data_paths = data_paths;
+    renew =
+        Renew{state_->doing, (state_->clock.Now() - state_->doing_since) / std::chrono::milliseconds(1), data_paths};
+  }
+  (void)Send(std::move(renew));  // else the next one tells
 }
 
 void MemberSession::Leave(const std::string& reason, Duration grace) {
