@@ -205,7 +205,6 @@ struct Chief::Impl {
   void OnKeptDecisions(ServerState& server, const KeptDecisions& kept);
   void ContinueServers();
   bool ServersHoldMore() const;
-  void EndStopped(const std::string& why);
   void RollBack(const std::string& reason);
 
   // --- steps.cc
@@ -272,6 +271,7 @@ struct Chief::Impl {
   void AfterFinalCheckpoint();
   void Finish();
   void Fail(absl::Status status);
+  void EndStopped(const std::string& why);
   void EndJob(absl::Status status);
   void Bid(SessionId session, const std::string& member);
   void AwaitGoodbye(const std::string& member, TimePoint until);

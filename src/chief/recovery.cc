@@ -189,24 +189,6 @@ bool Chief::Impl::ServersHoldMore() const {
   return recovering && !log.commits.empty() && log.commits.back().version.commit > options.resume->version.commit;
 }
 
-// The job ends as it was to, but without its last checkpoint.
-void Chief::Impl::EndStopped(const std::string& why) {
-  if (stop_wanted) {
-    end_status = "stopped";
-    end_reason = *std::exchange(stop_wanted, std::nullopt);
-  }
-  absl::StrAppend(&end_reason, "; ", why, " before the last checkpoint was complete");
-  // Before the first worker is here nothing is taken up; what the log holds beyond its checkpoint counts as rolled
-  // back.
-  const std::int64_t lost =
-      durable ? samples_trained - durable->samples_trained : std::max(samples_trained, samples_rolled_back);
-  if (lost == 0 || !failure.ok()) return EndJob(failure);
-  const Manifest* const last = durable ? &*durable : options.resume ? &*options.resume : nullptr;
-  Fail(absl::InternalError(absl::StrCat(end_reason, ": what was trained after ",
-                                        last ? CheckpointName(last->version) : "the start", ", ", lost,
-                                        " samples, is lost; the same command resumes there")));
-}
-
 // All servers, survivors too, go back to the last checkpoint in a new generation, parameters and ledger together;
 // whatever belonged to the old one is void. Workers live on.
 void Chief::Impl::RollBack(const std::string& reason) {
