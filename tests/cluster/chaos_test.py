@@ -8,11 +8,13 @@ As a test it runs a short while in each sync mode. By hand: chaos_test.py --bin 
 import argparse
 import collections
 import contextlib
+import ipaddress
 import json
 import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,12 +23,12 @@ import harness
 from harness import check
 
 LEASE_SECONDS = 1.5
-BRIDGE = "10.213.77"  # workers that can be cut off live in namespaces of their own behind this one
+CHIEF_TIMEOUT = 20  # seconds
 MODES = {"bsp": [], "asp": ["train.sync.mode=asp"], "ssp": ["train.sync.mode=ssp", "train.sync.staleness=3"]}
 
 
 def run(*command):
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 class Network:
@@ -34,17 +36,29 @@ class Network:
 
     def __init__(self, hosts):
         self.hosts, self.tag = hosts, f"ek{os.getpid() % 10000}"
+
+    def open(self):
         self.close()
+        self.subnet = free_subnet()
+        self.host = f"{self.subnet}.1"
         run("ip", "link", "add", self.tag, "type", "bridge")
-        run("ip", "addr", "add", f"{BRIDGE}.1/24", "dev", self.tag)
+        run("ip", "addr", "add", f"{self.host}/24", "dev", self.tag)
         run("ip", "link", "set", self.tag, "up")
-        for i in range(hosts):
+        for i in range(self.hosts):
             run("ip", "netns", "add", self.space(i))
             run("ip", "link", "add", self.link(i), "type", "veth", "peer", "name", "eth0", "netns", self.space(i))
             run("ip", "link", "set", self.link(i), "master", self.tag, "up")
-            run("ip", "-n", self.space(i), "addr", "add", f"{BRIDGE}.{10 + i}/24", "dev", "eth0")
+            run("ip", "-n", self.space(i), "addr", "add", f"{self.subnet}.{10 + i}/24", "dev", "eth0")
             for name in ("eth0", "lo"):
                 run("ip", "-n", self.space(i), "link", "set", name, "up")
+        self.expect_reachable()
+
+    def expect_reachable(self):
+        """A machine may let us build a network and drop what goes through it: its firewall sees bridges, too."""
+        with socket.create_server((self.host, 0)) as server:
+            dial = f"import socket; socket.create_connection({server.getsockname()[:2]}, 5)"
+            for i in range(self.hosts):
+                run("ip", "netns", "exec", self.space(i), sys.executable, "-c", dial)
 
     def space(self, i):
         return f"{self.tag}-{i}"
@@ -63,24 +77,43 @@ class Network:
         subprocess.run(["ip", "link", "del", self.tag], stderr=subprocess.DEVNULL)
 
 
+def free_subnet():
+    """The first three numbers of a /24 that no address and no route of this machine touches: other runs have theirs."""
+    taken = []
+    for line in run("ip", "-o", "-4", "addr", "show").splitlines():
+        taken.append(ipaddress.ip_interface(line.split()[3]).network)
+    for line in run("ip", "-4", "route", "show").splitlines():
+        destination = next(word for word in line.split() if word[0].isdigit() or word == "default")
+        if destination != "default":
+            taken.append(ipaddress.ip_network(destination))
+    for i in range(256):
+        subnet = f"10.213.{(os.getpid() + i) % 256}"
+        if not any(ipaddress.ip_network(f"{subnet}.0/24").overlaps(other) for other in taken):
+            return subnet
+    raise OSError("no /24 of 10.213.0.0/16 is free")
+
+
 def make_network(hosts):
-    """None where this machine does not let us."""
+    """None where this machine does not let us; says why."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
+        print("  without network cuts: they need root and iproute2", flush=True)
         return None
-    network = None
+    network = Network(hosts)
     try:
-        network = Network(hosts)
-    except (subprocess.CalledProcessError, OSError):
-        for i in range(hosts):
-            subprocess.run(["ip", "netns", "del", f"ek{os.getpid() % 10000}-{i}"], stderr=subprocess.DEVNULL)
-    return network
+        network.open()
+        return network
+    except (subprocess.CalledProcessError, OSError) as e:
+        why = e.stderr.strip().splitlines()[-1:] if isinstance(e, subprocess.CalledProcessError) else e
+        print(f"  without network cuts, for this machine refuses them: {why}", flush=True)
+        network.close()
+        return None
 
 
 class Chaos:
     def __init__(self, job, options, network):
         self.job, self.options, self.network = job, options, network
         self.rng = random.Random(options.seed)
-        self.host = f"{BRIDGE}.1" if network else "127.0.0.1"
+        self.host = network.host if network else "127.0.0.1"
         ports = harness.free_ports(1 + options.ps + options.workers)
         address = [f"{self.host}:{port}" for port in ports]
         self.cluster = {"cluster": {"chief": address[:1], "ps": address[1:1 + options.ps],
@@ -88,7 +121,7 @@ class Chaos:
         self.settings = [f"train.epochs={options.epochs}", f"membership.lease_ms={int(LEASE_SECONDS * 1000)}",
                          "membership.renew_ms=300", "membership.workers_min=1", "membership.workers_max=6",
                          "checkpoint.every_seconds=5", "checkpoint.keep_every=1",
-                         "membership.ps_timeout_ms=60000", "membership.chief_timeout_ms=60000", *MODES[options.mode]]
+                         "membership.ps_timeout_ms=60000", f"membership.chief_timeout_ms={1000 * CHIEF_TIMEOUT}", *MODES[options.mode]]
         self.processes = {}
         self.restart_at = {}
         self.events = collections.Counter()
@@ -254,14 +287,25 @@ class Chaos:
     def settle(self):
         chief = self.processes["chief:0"]
         check(chief.popen.returncode == 0, f"the chief ended with {chief.popen.returncode}:\n{chief.output()[-3000:]}")
-        until = time.monotonic() + 15
-        while [n for n in self.processes if self.alive(n)] and time.monotonic() < until:
-            time.sleep(0.05)
-        left = [n for n in self.processes if self.alive(n)]
-        check(not left, f"still running after the job's end: {left}")
+        left = self.await_ends(15)
+        # Who was cut off or stood still while the job ended found nobody to tell it, and waits as long as it may.
+        for name in self.await_ends(CHIEF_TIMEOUT):
+            check(False, f"still running after the job's end: {name}:\n{self.processes[name].output()[-3000:]}")
+        for name in left:
+            process = self.processes[name]
+            check(process.popen.returncode == 4 and "for the chief" in process.output(),
+                  f"{name} ended with {process.popen.returncode}:\n{process.output()[-3000:]}")
+            self.log(f"{name} had not heard of the end, and waited for the chief")
         wrong = [u for u in self.unexpected if u[1] not in (3, 4)]
         check(not wrong, f"processes ended by themselves: {wrong}")
         self.job.expect_nothing_left()
+
+    def await_ends(self, seconds):
+        """Who still runs then."""
+        until = time.monotonic() + seconds
+        while [n for n in self.processes if self.alive(n)] and time.monotonic() < until:
+            time.sleep(0.05)  # as above
+        return [n for n in self.processes if self.alive(n)]
 
     def judge(self):
         summary = self.job.summary()
@@ -304,8 +348,6 @@ def play(job, **changes):
     options = argparse.Namespace(**{**settings, **changes})
     print(f"  {options.mode}, seed {options.seed}, {options.seconds} s", flush=True)
     network = make_network(options.workers)
-    if network is None:
-        print("  without network cuts: they need root and iproute2", flush=True)
     chaos = Chaos(job, options, network)
     try:
         early = chaos.play()
