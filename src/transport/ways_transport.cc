@@ -243,21 +243,24 @@ class WaysTransport final : public Transport {
     MutexLock lock(mutex_);
     EK_CHECK(!stopping_);
     JoinFinished();
-    threads_.emplace_back([=, this] { Open(service, stream, address, deadline); });
+    threads_.emplace_back([=, this] { Open(service, stream, address, timeout, deadline); });
     return stream;
   }
 
  private:
   // On a thread of its own.
-  void Open(Service service, const std::shared_ptr<CoverStream>& stream, const std::string& address,
+  void Open(Service service, const std::shared_ptr<CoverStream>& stream, const std::string& address, Duration timeout,
             TimePoint deadline) {
     absl::StatusOr<std::shared_ptr<Stream>> opened = OpenSideWay(service, stream, address, deadline);
+    const Duration left = deadline - Clock::Real().Now();
     if (opened.ok()) {
       stream->Adopt(*std::move(opened));
     } else if (!stream->too_much().ok()) {
       stream->Fail(stream->too_much());
+    } else if (left <= Duration::zero()) {
+      const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
+      stream->Fail(absl::UnavailableError(absl::StrCat("[connect] no answer from ", address, " within ", ms, " ms")));
     } else if (by_grpc_ || service == Service::kChief) {
-      const Duration left = std::max<Duration>(deadline - Clock::Real().Now(), Milliseconds(1));
       stream->Adopt(grpc_->Connect(service, address, stream, left));
     } else {
       stream->Fail(opened.status());

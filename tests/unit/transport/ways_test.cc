@@ -1,4 +1,8 @@
 // Which way two ends agree on, and what they say where there is none.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include "absl/strings/str_cat.h"
 #include "conformance/transport/recorder.h"
 #include "evenkeel/transport/transports.h"
@@ -30,6 +34,28 @@ TEST_CASE("ends that have no data path in common say what there is on either sid
   const absl::Status closed = recorder->WaitForClosed();
   CHECK(absl::IsUnavailable(closed));
   CHECK_THAT(std::string(closed.message()), Catch::Contains(said));
+}
+
+TEST_CASE("a peer that takes the connection and says nothing is waited for as long as was asked", "[transport]") {
+  const int silent = socket(AF_INET, SOCK_STREAM, 0);
+  REQUIRE(silent >= 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  REQUIRE(bind(silent, reinterpret_cast<sockaddr*>(&address), size) == 0);
+  REQUIRE(getsockname(silent, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  REQUIRE(listen(silent, 8) == 0);
+  for (const Service service : {Service::kChief, Service::kParameterServer}) {
+    auto client = By({DataPath::kShm, DataPath::kTcp, DataPath::kGrpc});
+    auto recorder = std::make_shared<Recorder>();
+    auto stream = client->Connect(service, absl::StrCat("127.0.0.1:", ntohs(address.sin_port)), recorder,
+                                  std::chrono::milliseconds(300));
+    const absl::Status closed = recorder->WaitForClosed();
+    CHECK(absl::IsUnavailable(closed));
+    CHECK_THAT(std::string(closed.message()), Catch::Contains("no answer") && Catch::Contains("within 300 ms"));
+  }
+  close(silent);
 }
 
 TEST_CASE("the first way that both ends have is taken; with a chief, shared memory or gRPC", "[transport]") {
