@@ -355,6 +355,12 @@ OrderReply Chief::Impl::OnScale(std::uint32_t count) {
   if (count < 1 || count > kMaxServers) {
     return {false, absl::StrCat(count, " servers are not possible; 1 to ", kMaxServers, " are"), false};
   }
+  if (phase == Phase::kGathering && !had_layout && count != servers.size()) {
+    return {false,
+            absl::StrCat("the job has not begun: it waits for ", MissingMembers(),
+                         "; the number of its servers can be changed once it trains"),
+            false};
+  }
   if (!tensors.empty()) {
     const auto possible = ParameterLayout::Create(tensors, options.experiment.train.bucket_bytes, count);
     if (!possible.ok()) return {false, std::string(possible.status().message()), false};

@@ -204,6 +204,9 @@ TEST_CASE("an order of servers says which one it supersedes, and more than can s
   FakeClusterOptions options;
   options.samples = 60000;
   FakeCluster cluster(options);
+  const OrderReply early = cluster.Order(Scale{1});
+  CHECK_FALSE(early.accepted);
+  CHECK(absl::StrContains(early.message, "the job has not begun: it waits for ps:0, ps:1"));
   cluster.RunUntil([&] { return cluster.commits().size() == 5; });
   const OrderReply three = cluster.Order(Scale{3});
   CHECK(three.accepted);
