@@ -210,7 +210,7 @@ void Server::FinishUpdate(const UpdateId& update, bool decided) {
   }
   if (!finished_.try_emplace(update, decided).second) return;
   finished_order_.push_back(update);
-  while (finished_order_.size() > options_.max_remembered) {
+  while (finished_order_.size() > options_.max_finished) {
     finished_.erase(finished_order_.front());
     finished_order_.pop_front();
   }

@@ -384,7 +384,7 @@ void Server::Fence(Incarnation incarnation) {
   highest_seen_ = std::max(highest_seen_, incarnation);
   if (!fenced_.insert(incarnation).second) return;
   fenced_order_.push_back(incarnation);
-  while (fenced_order_.size() > options_.max_remembered) {
+  while (fenced_order_.size() > options_.max_fenced) {
     fenced_.erase(fenced_order_.front());
     fenced_order_.pop_front();
   }

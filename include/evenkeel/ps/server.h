@@ -162,7 +162,9 @@ struct ServerOptions {
   std::size_t max_sets = 1 << 14;
   std::size_t max_future_decisions = 256;
   std::size_t max_kept_decisions = 1 << 16;
-  std::size_t max_remembered = 1 << 16;  // finished updates, fenced incarnations
+  // Finished updates remembered, for what is sent again: a stage older than that is void by its worker's sequence.
+  std::size_t max_finished = 1 << 14;
+  std::size_t max_fenced = 1 << 16;  // incarnations remembered
   Duration max_pull_wait = std::chrono::minutes(10);
 };
 
