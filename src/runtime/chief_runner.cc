@@ -1,5 +1,6 @@
 #include "evenkeel/runtime/chief_runner.h"
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <memory>
@@ -29,6 +30,9 @@ constexpr Duration kShutdownGrace = std::chrono::seconds(1);  // for who has sai
 constexpr Duration kFlushInterval = std::chrono::seconds(1);
 // Work for the disk that has not been done yet; beyond it the decisions wait.
 constexpr std::size_t kMaxDiskQueue = 1 << 16;
+// Rows of metrics are many and nobody waits for them: they are written in batches, so large or so old at most.
+constexpr std::size_t kRowsAtOnce = 1 << 10;
+constexpr Duration kRowsWait = std::chrono::milliseconds(100);
 
 class ChiefRunner {
  public:
@@ -63,6 +67,7 @@ class ChiefRunner {
   void CutLog();
   void NoteOutputError(const absl::Status& status);
   void Forget(SessionId session);
+  void QueueForDisk(DiskWork work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunTimer();
   void RunDisk();
   void DoDiskWork(DiskWork& work);
@@ -98,6 +103,7 @@ class ChiefRunner {
   bool stop_asked_ ABSL_GUARDED_BY(mutex_) = false;
   bool stop_told_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<DiskWork> disk_ ABSL_GUARDED_BY(mutex_);
+  TimePoint disk_due_ ABSL_GUARDED_BY(mutex_) = kNever;  // when what is in it is to be done
   bool disk_done_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<EndAction> end_ ABSL_GUARDED_BY(mutex_);
   absl::Status output_error_ ABSL_GUARDED_BY(mutex_);
@@ -192,11 +198,19 @@ void ChiefRunner::Perform(ChiefAction& action) {
   } else {
     MutexLock lock(mutex_);
     while (disk_.size() >= kMaxDiskQueue) disk_has_room_.Wait(mutex_);
-    if (auto* sync = std::get_if<SyncLogAction>(&action)) disk_.push_back(*sync);
-    if (auto* write = std::get_if<WriteManifestAction>(&action)) disk_.push_back(std::move(*write));
-    if (auto* row = std::get_if<CommitMetricsAction>(&action)) disk_.push_back(std::move(*row));
-    if (disk_.size() == 1) disk_changed_.NotifyAll();
+    if (auto* sync = std::get_if<SyncLogAction>(&action)) QueueForDisk(*sync);
+    if (auto* write = std::get_if<WriteManifestAction>(&action)) QueueForDisk(std::move(*write));
+    if (auto* row = std::get_if<CommitMetricsAction>(&action)) QueueForDisk(std::move(*row));
   }
+}
+
+void ChiefRunner::QueueForDisk(DiskWork work) {
+  const bool at_once = !std::holds_alternative<CommitMetricsAction>(work) || disk_.size() + 1 >= kRowsAtOnce;
+  disk_.push_back(std::move(work));
+  const TimePoint due = at_once ? TimePoint::min() : clock_.Now() + kRowsWait;
+  if (due >= disk_due_) return;  // it wakes early enough
+  disk_due_ = due;
+  disk_changed_.NotifyAll();
 }
 
 void ChiefRunner::CutLog() {
@@ -204,9 +218,8 @@ void ChiefRunner::CutLog() {
   auto opened = storage_.Open(path, Storage::Create::kExclusive);
   if (!opened.ok()) return NoteOutputError(Annotate(opened.status(), "commit log"));
   MutexLock lock(mutex_);
-  disk_.push_back(SyncFormerLog{std::move(log_)});
+  QueueForDisk(SyncFormerLog{std::move(log_)});
   log_ = *std::move(opened);
-  disk_changed_.NotifyAll();
 }
 
 void ChiefRunner::NoteOutputError(const absl::Status& status) {
@@ -253,25 +266,22 @@ void ChiefRunner::RunTimer() {
 void ChiefRunner::RunDisk() {
   TimePoint next_flush = kNever;
   for (;;) {
-    std::optional<DiskWork> work;
-    bool flush = false;
+    std::deque<DiskWork> works;
     {
       MutexLock lock(mutex_);
-      while (disk_.empty() && !disk_done_ && clock_.Now() < next_flush) disk_changed_.WaitUntil(mutex_, next_flush);
-      if (!disk_.empty()) {
-        work = std::move(disk_.front());
-        disk_.pop_front();
-        if (disk_.size() + 1 == kMaxDiskQueue) disk_has_room_.NotifyAll();
-        if (next_flush == kNever) next_flush = clock_.Now() + kFlushInterval;
-      } else if (disk_done_) {
-        return;
+      while (!disk_done_ && clock_.Now() < std::min(disk_due_, next_flush)) {
+        disk_changed_.WaitUntil(mutex_, std::min(disk_due_, next_flush));
       }
-      flush = clock_.Now() >= next_flush;
-      if (flush) next_flush = kNever;
+      if (disk_done_ && disk_.empty()) return;
+      works.swap(disk_);
+      disk_due_ = kNever;
+      disk_has_room_.NotifyAll();
     }
-    if (work) DoDiskWork(*work);
-    if (!flush || !outputs_) continue;
-    NoteOutputError(outputs_->Flush());
+    for (DiskWork& work : works) DoDiskWork(work);
+    if (!works.empty() && next_flush == kNever) next_flush = clock_.Now() + kFlushInterval;
+    if (clock_.Now() < next_flush) continue;
+    next_flush = kNever;
+    if (outputs_) NoteOutputError(outputs_->Flush());
   }
 }
 
