@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -74,10 +73,18 @@ std::ptrdiff_t BatchController::Find(Incarnation worker) const {
 }
 
 std::int64_t BatchController::GivenCeiling(const Brief& brief) const {
-  std::int64_t ceiling = std::numeric_limits<std::int64_t>::max();
-  if (options_.max_batch_size > 0) ceiling = options_.max_batch_size;
-  if (brief.memory_ceiling > 0) ceiling = std::min(ceiling, brief.memory_ceiling);
-  return ceiling;
+  const std::int64_t most = std::max<std::int64_t>(options_.max_batch_size, 0), memory = brief.memory_ceiling;
+  return most > 0 && memory > 0 ? std::min(most, memory) : std::max(most, memory);
+}
+
+std::int64_t BatchController::Holds() const {
+  std::int64_t sum = 0;
+  for (const Brief& brief : briefs_) {
+    const std::int64_t ceiling = GivenCeiling(brief);
+    if (ceiling == 0) return 0;
+    sum += ceiling;
+  }
+  return sum;
 }
 
 void BatchController::TakeBrief(std::size_t at) {
@@ -245,9 +252,8 @@ std::vector<BatchWorkerView> BatchController::Workers() const {
     view.line = {brief.drift * brief.belief.line.fixed, brief.drift * brief.belief.line.per_sample};
     if (brief.measured) view.predicted_seconds = view.line.At(static_cast<double>(brief.batch));
     view.noise = Noise(brief);
-    const std::int64_t given = GivenCeiling(brief);
-    const std::int64_t ceiling = brief.learnt_ceiling > 0 ? std::min(given, brief.learnt_ceiling) : given;
-    view.ceiling = ceiling == std::numeric_limits<std::int64_t>::max() ? 0 : ceiling;
+    const std::int64_t given = GivenCeiling(brief), learnt = brief.learnt_ceiling;
+    view.ceiling = given > 0 && learnt > 0 ? std::min(given, learnt) : std::max(given, learnt);
     views.push_back(std::move(view));
   }
   return views;

@@ -95,8 +95,14 @@ class BatchController {
   void AddWorker(Incarnation worker, std::string_view name, double declared_speed = 0, StepTimeLine timed = {});
   // Remembers it by name. Unknown: ignored.
   void RemoveWorker(Incarnation worker);
-  // No batch of this worker may be larger: what its memory holds. 0: no such bound. Unknown: ignored.
+  // No batch of this worker may be larger: what its memory holds. 0: no such bound. Unknown: ignored. It goes before
+  // the floor. Where all of them together do not hold a step, each is raised by the same factor: they are estimates,
+  // and the global batch is a promise. MemoryOver() says so.
   void SetCeiling(Incarnation worker, std::int64_t batch);
+  // What the workers can take together by the given ceilings; 0: no bound.
+  std::int64_t Holds() const;
+  // The last plan's total, of what the workers' memory holds; 1: it holds it.
+  double MemoryOver() const { return memory_over_; }
 
   // A finished step: its time without waiting. Unknown workers and values that are no time are ignored.
   // `first_of_size`: it also made what the worker needs for a batch of this size, which the next ones find; it teaches
@@ -196,8 +202,10 @@ class BatchController {
 
   // Its place in workers_ and briefs_; -1: unknown.
   std::ptrdiff_t Find(Incarnation worker) const;
-  void TakeBrief(std::size_t at);  // of what has been learnt
-  std::int64_t GivenCeiling(const Brief& brief) const;
+  void TakeBrief(std::size_t at);                       // of what has been learnt
+  std::int64_t GivenCeiling(const Brief& brief) const;  // 0: none
+  // A range for each worker, without what was learnt. `over`: by what memory's ceilings are raised; 1: they hold.
+  absl::Status GivenRanges(std::int64_t total, std::int64_t floor, std::vector<ShareRange>& ranges, double& over) const;
   void Remember(State::Record record);
   absl::Status MakeRanges(std::int64_t total);  // ranges_, learnt_dropped_
   void MakeLines();                             // lines_
@@ -235,6 +243,7 @@ class BatchController {
   // Of the plan being made; kept, so that a plan allocates nothing but its result.
   std::vector<ShareRange> ranges_;
   bool learnt_dropped_ = false;  // the learnt ceilings do not hold the total
+  double memory_over_ = 1;
   std::vector<StepTimeLine> lines_;
   std::vector<std::int64_t> shares_;
   MinMaxSplitter splitter_;

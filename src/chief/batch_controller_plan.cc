@@ -1,7 +1,6 @@
 // How BatchController decides: ranges, lines, the shares and whether they are worth a change.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,38 +25,57 @@ double Margin(std::size_t n) { return std::sqrt(2 * std::log(static_cast<double>
 
 }  // namespace
 
-absl::Status BatchController::MakeRanges(std::int64_t total) {
+absl::Status BatchController::GivenRanges(std::int64_t total, std::int64_t floor, std::vector<ShareRange>& ranges,
+                                          double& over) const {
   const auto n = static_cast<std::int64_t>(workers_.size());
-  const std::int64_t floor = std::max<std::int64_t>(options_.min_batch_size, 0);
   if (n == 0) return absl::FailedPreconditionError("[batching] a plan needs a worker; there is none");
-  if (total < floor * n) {
+  const std::int64_t most = options_.max_batch_size > 0 ? std::min(options_.max_batch_size, total) : total;
+  if (total < 0 || most * n < total) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "[batching] the ceilings of %d workers hold %d samples together; the step has %d", n, most * n, total));
+  }
+  ranges.clear();
+  std::int64_t floors = 0, holds = 0;
+  for (const Brief& brief : briefs_) {
+    const std::int64_t memory = brief.memory_ceiling > 0 ? brief.memory_ceiling : std::max(most, floor);
+    ranges.push_back({std::min(floor, memory), std::min(most, memory)});
+    floors += ranges.back().floor;
+    holds += ranges.back().ceiling;
+  }
+  if (total < floors) {
     return absl::InvalidArgumentError(
         absl::StrFormat("[batching] min_batch_size %d for %d workers needs a global batch of at least %d; it is %d",
-                        floor, n, floor * n, total));
+                        floor, n, floors, total));
   }
-  ranges_.clear();
-  learnt_dropped_ = false;
-  std::int64_t given = 0, learnt = 0;
+  if (most < floor && most < total) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("[batching] max_batch_size %d is less than min_batch_size %d", most, floor));
+  }
+  over = 1;
+  if (holds >= total) return absl::OkStatus();
+  over = static_cast<double>(total) / static_cast<double>(holds);
+  holds = 0;
+  for (ShareRange& range : ranges) {
+    range.ceiling = std::min(most, static_cast<std::int64_t>(std::ceil(static_cast<double>(range.ceiling) * over)));
+    holds += range.ceiling;
+  }
+  if (holds >= total) return absl::OkStatus();
+  for (ShareRange& range : ranges) range.ceiling = most;  // raised beyond max_batch_size by some
+  return absl::OkStatus();
+}
+
+absl::Status BatchController::MakeRanges(std::int64_t total) {
+  EK_RETURN_IF_ERROR(GivenRanges(total, std::max<std::int64_t>(options_.min_batch_size, 0), ranges_, memory_over_));
+  std::int64_t learnt = 0;
   for (std::size_t i = 0; i < briefs_.size(); ++i) {
-    std::int64_t ceiling = GivenCeiling(briefs_[i]);
-    if (ceiling < floor) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("[batching] %s may take %d samples at most, which is less than min_batch_size %d",
-                          workers_[i].name, ceiling, floor));
-    }
-    ceiling = std::min(ceiling, total);
-    given += ceiling;
+    const std::int64_t tried = briefs_[i].learnt_ceiling, given = ranges_[i].ceiling;
+    learnt += tried > 0 ? std::max(ranges_[i].floor, std::min(given, tried)) : given;
+  }
+  learnt_dropped_ = learnt < total;  // what is learnt gives way to the global batch
+  if (learnt_dropped_) return absl::OkStatus();
+  for (std::size_t i = 0; i < briefs_.size(); ++i) {
     const std::int64_t tried = briefs_[i].learnt_ceiling;
-    ranges_.push_back({floor, std::max(floor, tried > 0 ? std::min(ceiling, tried) : ceiling)});
-    learnt += ranges_.back().ceiling;
-  }
-  if (given < total) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "[batching] the ceilings of %d workers hold %d samples together; the global batch is %d", n, given, total));
-  }
-  if (learnt < total) {  // what is learnt gives way to the global batch
-    learnt_dropped_ = true;
-    for (std::size_t i = 0; i < ranges_.size(); ++i) ranges_[i].ceiling = std::min(GivenCeiling(briefs_[i]), total);
+    if (tried > 0) ranges_[i].ceiling = std::max(ranges_[i].floor, std::min(ranges_[i].ceiling, tried));
   }
   return absl::OkStatus();
 }
@@ -350,23 +368,17 @@ void BatchController::Adopt() {
 }
 
 absl::StatusOr<std::vector<BatchShare>> BatchController::PlanRemainder(std::int64_t total) const {
-  if (workers_.empty()) return absl::FailedPreconditionError("[batching] a plan needs a worker; there is none");
-  std::vector<ShareRange> ranges;
   std::vector<StepTimeLine> lines;
   std::vector<double> weights;
+  std::vector<ShareRange> ranges;
   const auto n = static_cast<std::int64_t>(workers_.size());
   const std::int64_t floor =
       options_.min_batch_size * n <= total ? std::max<std::int64_t>(options_.min_batch_size, 0) : 0;
-  std::int64_t most = 0;
+  double over = 1;
+  EK_RETURN_IF_ERROR(GivenRanges(total, floor, ranges, over));
   for (const Brief& brief : briefs_) {
-    ranges.push_back({floor, std::max(floor, std::min(total, GivenCeiling(brief)))});
-    most += ranges.back().ceiling;
     lines.push_back(brief.planned);
     weights.push_back(static_cast<double>(std::max<std::int64_t>(brief.batch, 1)));
-  }
-  if (total < 0 || most < total) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "[batching] the ceilings of %d workers hold 0 to %d samples together; the step has %d", n, most, total));
   }
   const std::vector<std::int64_t> shares =
       options_.mode == Mode::kModel ? MinMaxSplit(total, lines, ranges) : SplitBatch(total, weights, ranges);

@@ -22,6 +22,7 @@ void Chief::Impl::JoinBatches(const WorkerState& worker) {
   if (!batches) return;
   const bool declared = !options.batch_sizes.empty() || !options.experiment.batching.speeds.empty();
   batches->AddWorker(worker.incarnation, worker.name, declared ? worker.weight : 0, worker.timed);
+  batches->SetCeiling(worker.incarnation, worker.memory_samples);
 }
 
 // Of a share that is being bound.

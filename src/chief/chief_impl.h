@@ -385,6 +385,7 @@ struct Chief::Impl {
   double commit_seconds = 0;                  // between two, smoothed
   std::int64_t said_plans = 0;
   bool said_bounds = false;
+  bool said_memory = false;                          // that it may not do
   std::map<Incarnation, std::int64_t> async_shares;  // of the round in progress
   CommitNumber async_round;                          // commit at which it was cut
   MembershipEpoch async_epoch;

@@ -218,6 +218,7 @@ void Chief::Impl::AddMembers(nlohmann::json& json, TimePoint at) const {
                {"predicted_seconds", worker.predicted_seconds},
                {"waiting_share", worker.waiting_share},
                {"gradient_norm", worker.gradient_norm},
+               {"memory_samples", worker.memory_samples},
                {"state", worker.state},
                {"state_seconds", SecondsSince(worker.state_since, at)}};
     entry["data_paths"] = std::vector<std::string>(absl::StrSplit(worker.data_paths, ',', absl::SkipEmpty()));

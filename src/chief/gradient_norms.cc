@@ -55,7 +55,8 @@ void Chief::Impl::LearnNorms() {
     noise->Observe(norms, sums.back());
   }
   if (!noise || global_batch.fixed()) return;
-  const std::int64_t ceiling = options.experiment.batching.max_batch_size * workers.training();
+  const std::int64_t ceiling =
+      batches ? batches->Holds() : options.experiment.batching.max_batch_size * workers.training();
   if (std::string reason = global_batch.Follow(*noise, ceiling); !reason.empty()) Say(std::move(reason));
 }
 

@@ -290,6 +290,7 @@ void Chief::Impl::OnReady(SessionId session, const Ready& ready) {
   workers.Change(*worker, [&ready](WorkerState& w) {
     w.ready = true;
     w.timed = {ready.fixed_seconds, ready.seconds_per_sample};
+    w.memory_samples = ready.memory_samples;
     w.state = "ready";
   });
 }
@@ -307,7 +308,9 @@ void Chief::Impl::OnRenew(SessionId session, const Envelope& envelope, const Ren
       w.state = renew.state;
       w.state_since = since;
       w.data_paths = renew.data_paths;
+      if (renew.memory_samples > 0) w.memory_samples = renew.memory_samples;
     });
+    if (batches) batches->SetCeiling(worker->incarnation, worker->memory_samples);
   }
   if (ServerState* server = ServerBySession(session)) {
     server->state = renew.state;

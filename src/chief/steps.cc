@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "chief/chief_impl.h"
 #include "evenkeel/core/status.h"
 
@@ -357,6 +358,14 @@ std::map<Incarnation, std::int64_t> Chief::Impl::CutBatch(std::int64_t total) {
     if (plan.ok()) {
       for (const BatchShare& share : *plan) counts[share.worker] = share.batch;
       if (std::exchange(said_plans, batches->plans()) != batches->plans()) Say(BatchesLine());
+      const bool over = batches->MemoryOver() > 1;
+      if (over && !std::exchange(said_memory, true)) {
+        Say(absl::StrFormat(
+                "the workers' memory holds about %d samples together, the global batch has %d: they may run "
+                "out of it; more workers or a smaller train.global_batch_size would help",
+                batches->Holds(), total),
+            LogLevel::kWarning);
+      }
       return counts;
     }
     if (!std::exchange(said_bounds, true)) {

@@ -48,6 +48,7 @@ struct WorkerState {
   std::string state;
   std::optional<TimePoint> state_since;  // as the member said with its last renewal
   std::string data_paths;                // likewise
+  std::int64_t memory_samples = 0;       // likewise: the largest batch that its memory holds; 0: not known
   std::string compute_fingerprint;
   bool leaving = false;  // no ticket binds any more
   std::string leave_reason;

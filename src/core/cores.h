@@ -9,7 +9,5 @@ namespace evenkeel::internal {
 int CoresOfQuota(long long quota_us, long long period_us);
 // cgroup v2's cpu.max: "max 100000" or "150000 100000".
 int CoresOfCpuMax(absl::string_view text);
-// The folder of this process in a line of /proc/self/cgroup: v2 for controller "", else v1. "" when there is none.
-absl::string_view CgroupFolder(absl::string_view proc_self_cgroup, absl::string_view controller);
 
 }  // namespace evenkeel::internal

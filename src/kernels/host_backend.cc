@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "evenkeel/core/arena.h"
+#include "evenkeel/core/available_memory.h"
 #include "evenkeel/core/status.h"
 
 namespace evenkeel::kernels {
@@ -25,6 +26,8 @@ absl::StatusOr<std::unique_ptr<DeviceBuffer>> HostBackend::Allocate(std::size_t 
   EK_ASSIGN_OR_RETURN(Arena arena, Arena::Allocate(bytes));
   return std::make_unique<HostBuffer>(std::move(arena));
 }
+
+std::int64_t HostBackend::AvailableBytes() const { return AvailableMemory(); }
 
 absl::Status HostBackend::CopyToDevice(std::span<const std::byte> host, void* device) {
   if (!host.empty()) std::memcpy(device, host.data(), host.size());

@@ -30,6 +30,9 @@ class Executor {
   absl::Status Bind(std::span<void* const> parameters, std::span<void* const> gradients);
   bool has_parameters() const { return has_parameters_; }
   bool has_gradients() const { return has_gradients_; }
+  // Of the largest batch, that memory is held for; 0 before the first.
+  std::int64_t capacity() const { return capacity_; }
+  std::size_t held_bytes() const { return memory_ == nullptr ? 0 : memory_->bytes(); }
 
   // Makes memory and operands fit the batch, and copies the input and, where given, the labels. The sparse input must
   // outlive the passes.

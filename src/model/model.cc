@@ -41,6 +41,11 @@ absl::Status Model::Bind(std::span<void* const> parameters, std::span<void* cons
 
 void Model::ParametersChanged() { state_->backend.WeightsChanged(); }
 
+Model::HeldMemory Model::held_memory() const {
+  const Executor& executor = state_->executor;
+  return {executor.capacity(), static_cast<std::int64_t>(executor.held_bytes()) + state_->backend.scratch_bytes()};
+}
+
 void Model::Observe(LayerObserver* observer) { state_->executor.Observe(observer); }
 
 absl::StatusOr<StepResult> Model::TrainStep(const ModelInput& input, const std::function<void(int)>& gradient_ready) {

@@ -54,6 +54,7 @@ struct MemberSession::State : std::enable_shared_from_this<State> {
   void Lost(TimePoint since, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void End(const absl::Status& status);
   TimePoint NextWake() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  Renew RenewNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   // Constant after construction.
   const MemberSessionOptions options;
@@ -84,6 +85,7 @@ struct MemberSession::State : std::enable_shared_from_this<State> {
   std::string doing ABSL_GUARDED_BY(mutex) = "joining";
   TimePoint doing_since ABSL_GUARDED_BY(mutex);
   std::string data_paths ABSL_GUARDED_BY(mutex);
+  std::int64_t memory_samples ABSL_GUARDED_BY(mutex) = 0;
 
   std::thread thread;
 };
@@ -141,10 +143,14 @@ void MemberSession::SetDataPaths(const std::string& data_paths) {
   {
     MutexLock lock(state_->mutex);
     state_->data_paths = data_paths;
-    renew =
-        Renew{state_->doing, (state_->clock.Now() - state_->doing_since) / std::chrono::milliseconds(1), data_paths};
+    renew = state_->RenewNow();
   }
   (void)Send(std::move(renew));  // else the next one tells
+}
+
+void MemberSession::SetMemorySamples(std::int64_t samples) {
+  MutexLock lock(state_->mutex);
+  state_->memory_samples = samples;
 }
 
 void MemberSession::Leave(const std::string& reason, Duration grace) {
@@ -163,6 +169,10 @@ void MemberSession::Leave(const std::string& reason, Duration grace) {
 Envelope MemberSession::envelope() const {
   MutexLock lock(state_->mutex);
   return state_->envelope;
+}
+
+Renew MemberSession::State::RenewNow() const {
+  return {doing, (clock.Now() - doing_since) / std::chrono::milliseconds(1), data_paths, memory_samples};
 }
 
 TimePoint MemberSession::State::NextWake() const {
@@ -198,7 +208,7 @@ void MemberSession::State::Run() {
         silent = !renewal.Due(now);
         renew_on = silent ? nullptr : stream;
         renew.envelope = envelope;
-        renew.body = Renew{doing, (now - doing_since) / std::chrono::milliseconds(1), data_paths};
+        renew.body = RenewNow();
       }
     }
     if (end) return End(*end);

@@ -161,12 +161,14 @@ template <class D>
 void Map(D& d, In<D, Ready> m, Out<D, pb::Ready> p) {
   EK_VALUE(fixed_seconds);
   EK_VALUE(seconds_per_sample);
+  EK_VALUE(memory_samples);
 }
 template <class D>
 void Map(D& d, In<D, Renew> m, Out<D, pb::Renew> p) {
   EK_VALUE(state);
   EK_VALUE(since_ms);
   EK_VALUE(data_paths);
+  EK_VALUE(memory_samples);
 }
 template <class D>
 void Map(D&, In<D, Renewed>, Out<D, pb::Renewed>) {}

@@ -300,7 +300,7 @@ void WorkerProcess::Advance() {
   if (next_attempt_ <= now()) Connect();
   if (renewal_.next() <= now()) {
     if (renewal_.Due(now())) {
-      ToChief(Renew{"working", 0, ""});
+      ToChief(Renew{.state = "working"});
     } else if (leaving_) {
       return End();
     } else {

@@ -94,7 +94,9 @@ absl::Status Worker::TimeMyself() {
   const auto step = [&](std::int64_t size) -> absl::Status {
     EK_RETURN_IF_ERROR(AssembleRange(*data_.dataset, 0, size, batch));
     model_->ParametersChanged();
-    return model_->TrainStep(InputOf(batch), [](int) {}).status();
+    EK_RETURN_IF_ERROR(model_->TrainStep(InputOf(batch), [](int) {}).status());
+    SeeMemory(batch);
+    return absl::OkStatus();
   };
   const auto stop = [this] {
     MutexLock lock(mutex_);

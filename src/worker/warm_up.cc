@@ -29,10 +29,12 @@ absl::Status Worker::WarmUp(std::int64_t samples) {
     EK_RETURN_IF_ERROR(AssembleRange(*data_.dataset, 0, size, batch));
     model_->ParametersChanged();
     EK_RETURN_IF_ERROR(model_->TrainStep(InputOf(batch), [](int) {}).status());
+    SeeMemory(batch);
     return clock_.Now() - began;
   };
   const std::int64_t few = std::min(kFewSamples, samples);
   EK_ASSIGN_OR_RETURN(Duration took, step(few));
+  samples = std::min(samples, MemorySamples());
   const double foretold = ToSeconds(took) * static_cast<double>(samples) / static_cast<double>(few);
   bool stop = false;
   {

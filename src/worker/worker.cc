@@ -292,9 +292,8 @@ void Worker::SayReady() {
     if (!ready_due_ || !AllUp()) return;
     ready_due_ = false;
   }
-  (void)session_->Send(
-      Ready{timing_.fixed_seconds,
-            timing_.seconds_per_sample});  // where the stream is down, the next Welcome makes it due again
+  // Where the stream is down, the next Welcome makes it due again.
+  (void)session_->Send(Ready{timing_.fixed_seconds, timing_.seconds_per_sample, MemorySamples()});
 }
 
 std::unique_ptr<ServerLink> Worker::MakeLink(std::size_t index, const ServerAddress& address) {

@@ -17,6 +17,7 @@
 #include "evenkeel/worker/worker.h"
 #include "worker/batch_loader.h"
 #include "worker/departure.h"
+#include "worker/memory_bound.h"
 #include "worker/self_timing.h"
 #include "worker/server_link.h"
 #include "worker/step_buffers.h"
@@ -76,6 +77,9 @@ class Worker {
   absl::Status FollowServers();
   void TellDataPaths();
   void SayReady();
+  void SeeMemory(const Batch& batch);
+  std::int64_t MemorySamples() const;
+  void TellMemory();
   absl::Status TimeMyself();
   bool AllUp() const;
   void Doing(const std::string& what) { session_->SetState(what); }
@@ -107,7 +111,10 @@ class Worker {
   std::int64_t warm_samples_ = 0;  // the model has computed a batch of so many
   std::vector<std::uint64_t> row_keys_;
   CsrView sparse_;
-  SelfTiming timing_;          // of this life
+  SelfTiming timing_;  // of this life
+  MemoryBound memory_bound_;
+  std::int64_t memory_seen_ = 0;  // samples that memory was held for when it was looked at last
+  TimePoint memory_told_;
   BatchSizesSeen sizes_seen_;  // by this process's model
 
   // Gradients that servers may ask for again: everything up to the outcome.

@@ -12,6 +12,10 @@ namespace {
 
 // A step's time is smoothed with this weight of the newest.
 constexpr double kSmoothing = 0.3;
+// Between looks at what memory the machine has left.
+constexpr Duration kMemoryPause = std::chrono::seconds(1);
+// Inputs at a time: the step's, and the next one's.
+constexpr std::int64_t kBatchesHeld = 2;
 
 }  // namespace
 
@@ -154,6 +158,24 @@ absl::StatusOr<StepResult> Worker::Compute(const Ticket& ticket, const Batch& ba
   });
 }
 
+// Whenever the model holds more than before.
+void Worker::SeeMemory(const Batch& batch) {
+  const Model::HeldMemory held = model_->held_memory();
+  if (held.samples == memory_seen_) return;
+  memory_seen_ = held.samples;
+  const std::int64_t input = batch.bytes() * held.samples / batch.size();
+  memory_bound_.Observe(held.samples, held.bytes + kBatchesHeld * input);
+}
+
+std::int64_t Worker::MemorySamples() const { return memory_bound_.Samples(backend_->AvailableBytes()); }
+
+void Worker::TellMemory() {
+  const TimePoint now = clock_.Now();
+  if (now - memory_told_ < kMemoryPause) return;
+  memory_told_ = now;
+  session_->SetMemorySamples(MemorySamples());
+}
+
 absl::Status Worker::Step(const Ticket& ticket) {
   Doing(absl::StrCat("pulling ", ToString(ticket.version)));
   const TimePoint began = clock_.Now();
@@ -186,6 +208,7 @@ absl::Status Worker::Step(const Ticket& ticket) {
   report.compute_seconds = ToSeconds(clock_.Now() - at);
   report.samples = result.samples;
   report.first_of_size = sizes_seen_.Add(result.samples);
+  SeeMemory(*batch);
   {
     MutexLock lock(mutex_);
     staging_.result = result;
@@ -195,6 +218,7 @@ absl::Status Worker::Step(const Ticket& ticket) {
   (void)session_->Send(report);  // only informs; before the update can commit, so that the next plan knows it
   for (int server = 0; server < server_count(); ++server) StageClosing(server);
   PullAhead(ticket);
+  TellMemory();
   {
     MutexLock lock(mutex_);
     step_began_ = kNever;

@@ -1,4 +1,5 @@
 """The roles started by hand, in any order, with TF_CONFIG in the environment; and how they end."""
+import contextlib
 import json
 import os
 import random
@@ -46,6 +47,52 @@ def wait_for_checkpoint(chief, generation, commit):
     while max(seen(), default=0) < commit:
         check(chief.popen.poll() is None and time.monotonic() < until, f"no checkpoint c{commit}:\n{chief.output()}")
         time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def memory_cgroup(megabytes):
+    """Yields put(pid), which gives a process that much memory; skips where no control group can be made."""
+    name = f"evenkeel-test-{os.getpid()}"
+    for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        folder = os.path.join(root, name)
+        try:
+            os.mkdir(folder)
+        except OSError:
+            continue
+        try:
+            try:
+                with open(os.path.join(folder, limit), "w") as file:
+                    file.write(str(megabytes << 20))
+            except OSError:
+                continue
+
+            def put(pid):
+                with open(os.path.join(folder, "cgroup.procs"), "w") as file:
+                    file.write(str(pid))
+
+            yield put
+            return
+        finally:
+            os.rmdir(folder)
+    raise harness.Skipped("no control group that limits memory can be made here")
+
+
+def test_no_batch_is_larger_than_what_the_workers_memory_holds(job):
+    """With equal batches the limited worker is killed by the kernel in its first step."""
+    experiment = os.path.join(job.source, "configs/experiments/fashion_cnn.json")
+    cluster = job.cluster(ps=1, workers=2)
+    arguments = ["--set", "train.global_batch_size=4096", "--set", "train.max_commits=3", "--set", "batching.mode=model"]
+    with memory_cgroup(250) as put:
+        limited = job.role("worker:1", cluster, *arguments, "--threads", "1", experiment=experiment)
+        put(limited.popen.pid)
+        others = [job.role(task, cluster, *arguments, *more, experiment=experiment)
+                  for task, more in (("chief:0", []), ("ps:0", []), ("worker:0", ["--threads", "1"]))]
+        for process in [limited, *others]:
+            process.expect(0)
+    check(job.summary()["samples_trained"] == 3 * 4096, job.summary())
+    with open(os.path.join(job.model_dir, "metrics.csv")) as file:
+        batches = [int(b) for b in re.findall(r"worker:1 batch=(\d+)", file.read())]
+    check(len(batches) == 3 and 0 < max(batches) < 1024, f"batches of the worker with 250 MiB: {batches}")
 
 
 def test_an_unlisted_worker_joins(job):

@@ -40,6 +40,12 @@ struct Batch {
   std::vector<float> values;
   std::vector<float> labels;  // samples.size() * label_width
   std::int64_t size() const { return static_cast<std::int64_t>(samples.size()); }
+  // Of the samples that are in it.
+  std::int64_t bytes() const {
+    const std::size_t numbers = samples.size() + row_offsets.size();
+    return static_cast<std::int64_t>(numbers * sizeof(std::int64_t) + columns.size() * sizeof(std::int32_t) +
+                                     (features.size() + values.size() + labels.size()) * sizeof(float));
+  }
 };
 
 // A source's raw samples, decoded and validated. Immutable once opened; thread-safe.

@@ -83,6 +83,10 @@ class Backend {
   virtual bool host_memory() const = 0;
 
   virtual absl::StatusOr<std::unique_ptr<DeviceBuffer>> Allocate(std::size_t bytes) = 0;  // zeroed, 64-byte aligned
+  // Bytes that this process may still take where Allocate takes its own; others may be faster.
+  virtual std::int64_t AvailableBytes() const = 0;
+  // Bytes held besides what Allocate gave and copies of weights: they grow with the largest batch.
+  virtual std::int64_t scratch_bytes() const = 0;
   virtual absl::Status CopyToDevice(std::span<const std::byte> host, void* device) = 0;
   virtual absl::Status CopyToHost(const void* device, std::span<std::byte> host) = 0;
   virtual absl::Status Synchronize() = 0;

@@ -75,6 +75,14 @@ class Model {
   // The values behind the bound pointers changed in place.
   void ParametersChanged();
 
+  // What is held now for batches of up to `samples`, 0 before the first: activations, their gradients and scratch, the
+  // backend's with them.
+  struct HeldMemory {
+    std::int64_t samples = 0;
+    std::int64_t bytes = 0;
+  };
+  HeldMemory held_memory() const;
+
   // From the next pass on; null: nobody. It outlives the passes that it hears of.
   void Observe(LayerObserver* observer);
 

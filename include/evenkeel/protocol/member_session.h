@@ -50,6 +50,7 @@ class MemberSession {
   // What the process does or waits for; travels with the next renewal.
   void SetState(const std::string& state);
   void SetDataPaths(const std::string& data_paths);  // told at once
+  void SetMemorySamples(std::int64_t samples);       // of a worker's memory; travels with the next renewal
   // Says goodbye; on_end(ok) follows once the chief has closed the stream, or after `grace`.
   void Leave(const std::string& reason, Duration grace);
   // The envelope that this member's messages carry now, for streams to servers too.

@@ -66,6 +66,7 @@ struct Ready {
   // not.
   double fixed_seconds = 0;
   double seconds_per_sample = 0;
+  std::int64_t memory_samples = 0;  // the largest batch that its memory holds; 0: not known
   friend bool operator==(const Ready&, const Ready&) = default;
 };
 
@@ -74,7 +75,8 @@ struct Ready {
 struct Renew {
   std::string state;
   std::int64_t since_ms = 0;
-  std::string data_paths;  // a worker's, to each server in the layout's order: "shm,tcp"; empty: not known
+  std::string data_paths;           // a worker's, to each server in the layout's order: "shm,tcp"; empty: not known
+  std::int64_t memory_samples = 0;  // a worker's, as in Ready, now
   friend bool operator==(const Renew&, const Renew&) = default;
 };
 struct Renewed {

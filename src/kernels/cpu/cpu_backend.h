@@ -29,6 +29,7 @@ class CpuBackend : public HostBackend {
   DType dtype() const override { return DType::kFloat32; }
   std::string Fingerprint() const override;
   void WeightsChanged() override { ++weights_generation_; }
+  std::int64_t scratch_bytes() const override { return static_cast<std::int64_t>(onednn_.scratchpad_bytes()); }
 
   absl::Status Dense(ConstTensor x, ConstTensor w, ConstTensor b, Tensor y) override;
   absl::Status DenseBackward(ConstTensor x, ConstTensor w, ConstTensor dy, Tensor dx, Tensor dw, Tensor db) override;

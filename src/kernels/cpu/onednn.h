@@ -76,6 +76,7 @@ class OneDnn {
 
   // At least this many bytes, 64-byte aligned; grows and is kept. Contents last until the next call.
   absl::StatusOr<std::byte*> Scratchpad(std::size_t bytes);
+  std::size_t scratchpad_bytes() const { return scratchpad_.size(); }  // held
 
   static std::string Version();  // "oneDNN 2.6.3 avx512_core"
 

@@ -445,11 +445,38 @@ TEST_CASE("bounds that cannot hold are an error that says what would", "[chief]"
   REQUIRE(cluster.Step(64));
   REQUIRE(cluster.Step(400));
   cluster.controller.SetCeiling(cluster.ids[1], 40);
-  REQUIRE(!cluster.controller.Plan(400).ok());
   REQUIRE(cluster.Step(340));
   REQUIRE(cluster.shares[1].batch == 40);
-  cluster.controller.SetCeiling(cluster.ids[1], 8);
-  REQUIRE(std::string(cluster.controller.Plan(64).status().message()).find("w2 may take 8") != std::string::npos);
+  REQUIRE(cluster.controller.Holds() == 340);
+  REQUIRE(cluster.controller.MemoryOver() == 1);
+  cluster.controller.SetCeiling(cluster.ids[1], 8);  // memory goes before the floor
+  REQUIRE(cluster.Step(64, 8));
+  REQUIRE(cluster.shares[1].batch == 8);
+  Cluster wrong(BatchControllerOptions{.max_batch_size = 10});
+  wrong.Add({0, 1});
+  wrong.Add({0, 1});
+  REQUIRE(std::string(wrong.controller.Plan(20).status().message()).find("at least 32; it is 20") != std::string::npos);
+}
+
+TEST_CASE("memory that does not hold the step is gone beyond by the same part everywhere", "[chief]") {
+  Cluster cluster;
+  for (double speed : {1.0, 1.0, 8.0}) cluster.Add({0, 1 / speed});
+  for (const Incarnation id : cluster.ids) cluster.controller.SetCeiling(id, 100);
+  for (int i = 0; i < 20; ++i) REQUIRE(cluster.Step(240));
+  REQUIRE(cluster.shares[2].batch == 100);  // it would have taken 192
+  REQUIRE(cluster.controller.MemoryOver() == 1);
+  cluster.controller.SetCeiling(cluster.ids[2], 40);
+  cluster.controller.SetCeiling(cluster.ids[0], 40);
+  REQUIRE(cluster.controller.Holds() == 180);
+  REQUIRE(cluster.Step(240));
+  REQUIRE(cluster.controller.MemoryOver() > 1.33);
+  REQUIRE(cluster.shares[0].batch + cluster.shares[1].batch + cluster.shares[2].batch == 240);
+  REQUIRE(cluster.shares[0].batch <= 54);
+  REQUIRE(cluster.shares[1].batch <= 134);
+  REQUIRE(cluster.shares[2].batch <= 54);
+  const auto rest = cluster.controller.PlanRemainder(200);
+  REQUIRE(rest.ok());
+  REQUIRE((*rest)[0].batch + (*rest)[1].batch + (*rest)[2].batch == 200);
 }
 
 TEST_CASE("a step with fewer samples is cut like the others and decides nothing", "[chief]") {

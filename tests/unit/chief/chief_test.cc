@@ -487,6 +487,54 @@ TEST_CASE("batches follow measured step times, a slow-down and a lost worker; ea
   }
 }
 
+TEST_CASE("no batch is larger than what its worker says that its memory holds", "[chief]") {
+  const std::string mode = GENERATE("train.sync.mode=bsp", "train.sync.mode=asp");
+  FakeClusterOptions options;
+  options.samples = 300000;
+  options.timed = true;
+  options.overrides = mode + " train.global_batch_size=600 batching.mode=model membership.renew_ms=500";
+  FakeCluster cluster(options);
+  cluster.SetSpeed(0, 0.001);
+  cluster.SetSpeed(1, 0.002);
+  cluster.SetSpeed(2, 0.004);
+  cluster.SetMemory(0, 250);
+  const auto largest_of_first = [&cluster](std::size_t since) {
+    std::int64_t largest = 0;
+    const auto commits = cluster.commits();
+    for (std::size_t i = since; i < commits.size(); ++i) {
+      for (const CommittedUpdate& update : commits[i].decision.updates) {
+        if (update.rank == Rank(0)) largest = std::max(largest, TotalSize(update.positions));
+      }
+    }
+    return largest;
+  };
+  // Long enough for renewals, and for what was granted before them to be done. Returns the commits so far.
+  const auto pass = [&cluster] {
+    const TimePoint until = cluster.now() + std::chrono::seconds(4);
+    cluster.RunUntil([&] { return cluster.end() || cluster.now() >= until; });
+    REQUIRE(!cluster.end());
+    return cluster.commits().size();
+  };
+  std::size_t before = pass();
+  CHECK(largest_of_first(0) == 250);  // it would have had about 343
+  cluster.SetMemory(0, 200);          // others took some
+  before = pass();
+  pass();
+  CHECK(largest_of_first(before) == 200);
+  cluster.SetMemory(1, 100);
+  cluster.SetMemory(2, 100);
+  before = pass();
+  pass();
+  const auto warns = [](const std::string& line) {
+    return absl::StrContains(line, "memory holds about 400 samples together, the global batch has 600");
+  };
+  CHECK(std::count_if(cluster.lines().begin(), cluster.lines().end(), warns) == 1);
+  CHECK(largest_of_first(before) <= 300);
+  REQUIRE(cluster.Run());
+  REQUIRE(cluster.end()->summary.status == "finished");
+  CheckEveryPositionOnce(cluster, 300000, 1);
+}
+
 TEST_CASE("workers under ever new names leave one sum behind", "[chief]") {
   FakeClusterOptions options;
   options.workers = 1;

@@ -400,7 +400,7 @@ void FakeCluster::WorkerReceives(int index, const Message& message) {
       worker.servers.push_back(static_cast<std::size_t>(server.address.back() - '0'));
     }
     worker.next_renew = now_ + Milliseconds(welcome->renew_ms);
-    to_chief_[worker.session].push_back(FromWorker(index, Ready{}));
+    to_chief_[worker.session].push_back(FromWorker(index, Ready{.memory_samples = worker.memory}));
   }
   if (const auto* ticket = std::get_if<Ticket>(&message.body)) {
     if (worker.tickets.contains(ticket->update)) return;
@@ -487,12 +487,13 @@ void FakeCluster::StepOnce() {
     Worker& worker = workers_[i];
     if (!worker.alive || worker.paused || worker.ended || worker.next_renew > now_) continue;
     worker.next_renew = now_ + std::chrono::seconds(1);
-    to_chief_[worker.session].push_back(FromWorker(static_cast<int>(i), Renew{"working", 0}));
+    to_chief_[worker.session].push_back(
+        FromWorker(static_cast<int>(i), Renew{.state = "working", .memory_samples = worker.memory}));
   }
   for (std::size_t i = 0; i < servers_.size(); ++i) {
     if (!servers_[i].alive || servers_[i].incarnation == Incarnation{} || servers_[i].next_renew > now_) continue;
     servers_[i].next_renew = now_ + std::chrono::seconds(1);
-    to_chief_[servers_[i].session].push_back(FromServer(static_cast<int>(i), Renew{"serving", 0}));
+    to_chief_[servers_[i].session].push_back(FromServer(static_cast<int>(i), Renew{.state = "serving"}));
   }
   if (chief_->NextDeadline() <= now_ || moves.empty()) Take(chief_->Tick(now_));
 }

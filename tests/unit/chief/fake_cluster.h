@@ -67,6 +67,8 @@ class FakeCluster {
     workers_[static_cast<std::size_t>(index)].per_sample = per_sample;
     workers_[static_cast<std::size_t>(index)].fixed = fixed;
   }
+  // What the worker's renewals and Ready say that its memory holds, samples.
+  void SetMemory(int index, std::int64_t samples) { workers_[static_cast<std::size_t>(index)].memory = samples; }
   // The chief's process is held up; nobody else notices.
   void HoldUpChief(Duration time) { now_ += time; }
   void StopJob() { Take(chief_->Stop("SIGTERM", now_)); }
@@ -134,6 +136,7 @@ class FakeCluster {
     bool alive = true, paused = false, ended = false;
     std::map<UpdateId, Ticket> tickets;
     double fixed = 0.01, per_sample = 0;
+    std::int64_t memory = 0;
     std::string refusal;
     TimePoint next_renew = kNever;
     std::vector<std::size_t> servers;  // of its layout

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "core/cgroups.h"
 #include "evenkeel/core/thread_pool.h"
 
 namespace evenkeel {

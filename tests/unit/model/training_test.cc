@@ -103,6 +103,24 @@ TEST_CASE("batch sizes may change from step to step, down to one, without a trac
   }
 }
 
+TEST_CASE("a model says for how many samples it holds memory, and how much", "[model]") {
+  auto harness = DoubleHarness(ImageModel(true), kImageOptions);
+  const auto held = [&harness] { return harness->model().held_memory(); };
+  CHECK(held().samples == 0);
+  CHECK(held().bytes == 0);
+  harness->Step(ImageBatch(1, 8));
+  const Model::HeldMemory few = held();
+  CHECK(few.samples == 8);
+  // The input alone, and the output of the convolution with its gradient.
+  CHECK(few.bytes >= static_cast<std::int64_t>(8 * (4 * 4 * 2 + 2 * 4 * 4 * 3) * sizeof(double)));
+  harness->Step(ImageBatch(2, 3));
+  CHECK(held().bytes == few.bytes);
+  harness->Step(ImageBatch(3, 800));
+  CHECK(held().samples == 800);
+  CHECK(held().bytes > 90 * few.bytes);
+  CHECK(held().bytes < 110 * few.bytes);
+}
+
 TEST_CASE("dropout depends on the row's key and the layer, not on the row's place", "[model]") {
   ModelConfig config{{DropoutLayer("d1", 0.5), DenseLayer("out", 2, "none", {}, false)}, {}};
   ModelOptions options{.input = {64}};
