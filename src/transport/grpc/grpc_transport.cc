@@ -2,8 +2,10 @@
 
 #include <grpc/support/log.h>
 
+#include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,6 +20,7 @@ namespace evenkeel {
 namespace {
 
 constexpr std::size_t kMaxAnswerBytes = 64 << 10;
+constexpr std::size_t kAskersKept = 256;  // connections that wait for the next question
 
 const char* MethodOf(Service service) {
   return service == Service::kChief ? "/evenkeel.v1.Chief/Session" : "/evenkeel.v1.ParameterServer/Session";
@@ -171,28 +174,37 @@ class GrpcTransport final : public OfferingTransport {
 
   absl::StatusOr<std::vector<Way>> AskForWays(Service service, const std::string& address, const std::vector<Way>& ways,
                                               TimePoint deadline) override {
-    Connection connection(address, options_);
-    connection.context.set_deadline(
-        std::chrono::system_clock::now() +
-        std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::Real().Now()));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::Real().Now()));
     const grpc::ByteBuffer question = BufferOf(EncodeWays(ways));
     grpc::ByteBuffer answer;
     std::optional<grpc::Status> status;
+    std::shared_ptr<grpc::Channel> channel;
     {
       MutexLock lock(questions_mutex_);
       if (questions_ended_) return absl::UnavailableError("[ways] the transport was taken down");
-      questions_.insert(&connection.context);
+      questions_.insert(&context);
+      if (auto kept = askers_.find(address); kept != askers_.end()) channel = kept->second;
     }
-    connection.stub.UnaryCall(&connection.context, OfferMethodOf(service), grpc::StubOptions(), &question, &answer,
-                              [&](grpc::Status s) {
-                                MutexLock lock(questions_mutex_);
-                                status = std::move(s);
-                                answered_.NotifyAll();
-                              });
+    if (channel == nullptr) channel = MakeChannel(address, options_);
+    grpc::GenericStub(channel).UnaryCall(&context, OfferMethodOf(service), grpc::StubOptions(), &question, &answer,
+                                         [&](grpc::Status s) {
+                                           MutexLock lock(questions_mutex_);
+                                           status = std::move(s);
+                                           answered_.NotifyAll();
+                                         });
+    std::shared_ptr<grpc::Channel> former;  // goes outside the lock
     {
       MutexLock lock(questions_mutex_);
       while (!status) answered_.Wait(questions_mutex_);  // the call has a deadline
-      questions_.erase(&connection.context);
+      questions_.erase(&context);
+      if (status->ok()) {
+        if (askers_.size() < kAskersKept) askers_.try_emplace(address, channel);
+      } else if (auto kept = askers_.find(address); kept != askers_.end()) {
+        former = std::move(kept->second);
+        askers_.erase(kept);
+      }
     }
     if (status->error_code() == grpc::StatusCode::UNIMPLEMENTED) return std::vector<Way>();
     if (!status->ok()) return absl::UnavailableError(absl::StrCat("[ways] ", address, ": ", status->error_message()));
@@ -210,6 +222,9 @@ class GrpcTransport final : public OfferingTransport {
   CondVar answered_;
   bool questions_ended_ ABSL_GUARDED_BY(questions_mutex_) = false;
   std::set<grpc::ClientContext*> questions_ ABSL_GUARDED_BY(questions_mutex_);
+  // By address, of questions that were answered: a fresh connection takes most of the time that one takes, and who
+  // comes again (a new layout, a stream that broke) is waited for.
+  std::map<std::string, std::shared_ptr<grpc::Channel>> askers_ ABSL_GUARDED_BY(questions_mutex_);
   const GrpcOptions options_;
   const std::shared_ptr<StreamRegistry> streams_ = std::make_shared<StreamRegistry>();
   ConnectionReaper reaper_;

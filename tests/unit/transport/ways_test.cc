@@ -36,6 +36,31 @@ TEST_CASE("ends that have no data path in common say what there is on either sid
   CHECK_THAT(std::string(closed.message()), Catch::Contains(said));
 }
 
+TEST_CASE("a server that comes back at its address is found again, at the second attempt at the latest",
+          "[transport]") {
+  using enum DataPath;
+  const std::vector<DataPath> there = GENERATE(std::vector{kShm, kGrpc}, std::vector{kTcp, kGrpc}, std::vector{kGrpc});
+  auto client = By({kShm, kTcp, kGrpc});
+  std::string address = "127.0.0.1:0";
+  for (int life = 0; life < 3; ++life) {
+    Host host([](Stream& stream, std::uint64_t number, const PayloadIn&) { (void)stream.Send(Numbered(number + 1)); });
+    auto server = By(there);
+    auto listener = server->Listen(Service::kParameterServer, address, host.acceptor());
+    REQUIRE(listener.ok());
+    address = absl::StrCat("127.0.0.1:", (*listener)->port());
+    bool answered = false;
+    for (int attempt = 0; attempt < 2 && !answered; ++attempt) {
+      auto recorder = std::make_shared<Recorder>();
+      auto stream = client->Connect(Service::kParameterServer, address, recorder, kPatience);
+      (void)stream->Send(Numbered(7));
+      answered = recorder->WaitForMessages(1).size() == 1;
+      stream->Close();
+    }
+    CHECK(answered);
+    (*listener)->Shutdown(Duration::zero());
+  }
+}
+
 TEST_CASE("a peer that takes the connection and says nothing is waited for as long as was asked", "[transport]") {
   const int silent = socket(AF_INET, SOCK_STREAM, 0);
   REQUIRE(silent >= 0);
