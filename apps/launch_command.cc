@@ -12,6 +12,7 @@
 #include "evenkeel/config/experiment.h"
 #include "evenkeel/core/random.h"
 #include "evenkeel/core/status.h"
+#include "evenkeel/core/timeline.h"
 #include "local_run.h"
 #include "options.h"
 #include "signals.h"
@@ -81,6 +82,12 @@ absl::StatusOr<std::unique_ptr<LocalRun>> Prepare(Options& options) {
     std::filesystem::create_directories(folder, error);
     if (error) return absl::InvalidArgumentError(absl::StrCat("cannot make ", folder, ": ", error.message()));
   }
+  if (!job.trace.empty()) {
+    EK_ASSIGN_OR_RETURN(job.trace, Absolute(job.trace));
+    if (const absl::Status begun = BeginTimelineFile(job.trace); !begun.ok()) {
+      return absl::InvalidArgumentError(begun.message());
+    }
+  }
   job.program_folder = ProgramFolder();
   run.monitor_interval = FromSeconds(options.monitor_seconds);
   run.supervisor.jitter_key = RandomNonce();
@@ -94,7 +101,14 @@ int Launch(Options options) {
     return static_cast<int>(ExitCodeFor(run.status()));
   }
   const Signals signals([&run](int count, const char*) { (*run)->Interrupt(count); });
-  return (*run)->Run();
+  const int code = (*run)->Run();
+  const std::string& trace = options.run.job.trace;
+  if (trace.empty()) return code;
+  if (const absl::Status ended = EndTimelineFile(trace); !ended.ok()) {
+    std::fprintf(stderr, "evenkeel launch: %s\n", std::string(ended.message()).c_str());
+    return code == 0 ? 1 : code;
+  }
+  return code;
 }
 
 void AddWorkerOptions(CLI::App& command, Options& options) {
@@ -161,6 +175,7 @@ void AddLaunchCommand(CLI::App& app, Action& chosen) {
       ->type_name("DIR");
   AddDataOption(*command, options->data_folder);
   AddThreadsOption(*command, options->threads);
+  AddTraceOption(*command, options->trace);
   command->add_option("--log-dir", options->log_folder, "The processes' logs; else MODEL_DIR/logs")->type_name("DIR");
   AddLogLevelOption(*command, options->log_level);
   AddSupervisorOptions(*command, all->run.supervisor.max_restarts, all->monitor_seconds);

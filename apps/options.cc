@@ -74,6 +74,14 @@ void AddThreadsOption(CLI::App& app, int& threads) {
       ->check(CLI::Range(1, kMaxThreads));
 }
 
+CLI::Option* AddTraceOption(CLI::App& app, std::string& trace) {
+  return app
+      .add_option("--trace", trace,
+                  "Writes a timeline of each step there, for ui.perfetto.dev or chrome://tracing; 256 MiB a process at "
+                  "most")
+      ->type_name("FILE");
+}
+
 void AddLogLevelOption(CLI::App& app, std::string& level) {
   app.add_option("--log-level", level, "debug, info, warning or error")
       ->type_name("LEVEL")

@@ -18,6 +18,7 @@ struct RoleOptions {
   std::string model_dir, data, chief, bind_host;
   int threads = 0;  // 0: a default
   std::string log_level = "info";
+  std::string trace;  // not the evaluator
   int ready_fd = -1;
   bool train = false;                       // chief
   bool evaluator = false;                   // chief: one is expected
@@ -33,6 +34,7 @@ void AddClusterOptions(CLI::App& app, RoleOptions& options);
 void AddDataOption(CLI::App& app, std::string& data);
 void AddDataPathOption(CLI::App& app, std::string& data_paths);
 void AddThreadsOption(CLI::App& app, int& threads);
+CLI::Option* AddTraceOption(CLI::App& app, std::string& trace);
 void AddLogLevelOption(CLI::App& app, std::string& level);
 
 // Parses; the exit code to end with where there is nothing to run: 0 after --help, 2 for a wrong command line.

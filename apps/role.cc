@@ -12,6 +12,7 @@
 #include "evenkeel/core/log.h"
 #include "evenkeel/core/status.h"
 #include "evenkeel/core/thread_pool.h"
+#include "evenkeel/core/timeline.h"
 #include "signals.h"
 
 namespace evenkeel::apps {
@@ -140,12 +141,17 @@ int RunRole(Role role, const char* about, int argc, char** argv,
       ->type_name("DIR");
   AddThreadsOption(app, options.threads);
   AddLogLevelOption(app, options.log_level);
+  if (role != Role::kEvaluator) AddTraceOption(app, options.trace);
   add_options(app, options);
   if (const auto code = ParseCommandLine(app, argc, argv)) return *code;
 
   const absl::StatusOr<RoleSetup> setup = SetUpRole(role, options);
   InitLog(setup.ok() ? setup->name : std::string(ToString(role)), ToLogLevel(options.log_level));
-  const absl::Status status = setup.ok() ? run(*setup, stop) : setup.status();
+  absl::Status status = setup.status();
+  if (status.ok() && !options.trace.empty()) status = StartTimeline(options.trace, setup->name);
+  if (absl::IsUnavailable(status)) status = absl::InvalidArgumentError(status.message());
+  if (status.ok()) status = run(*setup, stop);
+  EndTimeline();
   if (!status.ok()) LogError(std::string(status.message()));
   return static_cast<int>(ExitCodeFor(status));
 }

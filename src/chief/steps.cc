@@ -172,6 +172,7 @@ void Chief::Impl::MeasureRate(std::int64_t committed) {
 
 void Chief::Impl::FillRow(CommitRow& row, const Decision& decision) const {
   row.version = decision.version;
+  row.at = now;
   row.samples = decision.samples;
   row.samples_trained = samples_trained;
   row.epoch = static_cast<double>(samples_trained) / static_cast<double>(samples);
@@ -211,6 +212,8 @@ void Chief::Impl::Commit(SetNumber number) {
     in_row.rank = update.rank;
     in_row.batch = TotalSize(update.share.positions);
     in_row.staleness = static_cast<std::int64_t>(commit.value() - oldest.value());
+    in_row.bound_at = update.timing.bound_since;
+    in_row.staged_at = update.timing.staged_since.value_or(now);
     CountCommitted(update.share.worker, in_row.batch);
     TimeByStaleness(update, in_row.staleness);
     if (const WorkerState* worker = workers.Find(update.share.worker)) {

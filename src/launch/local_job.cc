@@ -42,6 +42,10 @@ ProcessSpec LocalProcess(const LocalJobOptions& options, int chief_port, Role ro
     spec.command.push_back("--set");
     spec.command.push_back(text);
   }
+  if (!options.trace.empty() && role != Role::kEvaluator) {
+    spec.command.push_back("--trace");
+    spec.command.push_back(options.trace);
+  }
   if (options.threads > 0) {
     spec.command.push_back("--threads");
     spec.command.push_back(absl::StrCat(options.threads));

@@ -18,6 +18,7 @@
 #include "evenkeel/core/mutex.h"
 #include "evenkeel/core/random.h"
 #include "evenkeel/core/status.h"
+#include "evenkeel/core/timeline.h"
 #include "evenkeel/protocol/commit_log.h"
 #include "evenkeel/protocol/log_record.h"
 #include "runtime/chief_outputs.h"
@@ -285,6 +286,17 @@ void ChiefRunner::RunDisk() {
   }
 }
 
+// What each worker's update had been through when it was committed, on a track for each.
+void DrawCommit(const CommitRow& row) {
+  if (!TimelineOn()) return;
+  for (const CommitRow::Worker& worker : row.workers) {
+    TimelineSpan(worker.name, absl::StrCat(worker.batch, " samples for ", ToString(row.version)), worker.bound_at,
+                 worker.staged_at);
+    TimelineSpan(worker.name, "wait for the others", worker.staged_at, row.at);
+  }
+  TimelineMark("commits", absl::StrCat("commit ", ToString(row.version)), row.at);
+}
+
 void ChiefRunner::DoDiskWork(DiskWork& work) {
   absl::Status status;
   if (std::holds_alternative<SyncLogAction>(work)) {
@@ -299,7 +311,10 @@ void ChiefRunner::DoDiskWork(DiskWork& work) {
     status = former->log->Sync();
     if (status.ok()) status = storage_.SyncFolder(options_.model_dir);
   }
-  if (auto* row = std::get_if<CommitMetricsAction>(&work)) status = outputs_->Write(row->row);
+  if (auto* row = std::get_if<CommitMetricsAction>(&work)) {
+    status = outputs_->Write(row->row);
+    DrawCommit(row->row);
+  }
   if (auto* write = std::get_if<WriteManifestAction>(&work)) {
     const Version version = write->manifest.version;
     const absl::Status written = WriteAndPrune(write->manifest);

@@ -11,6 +11,7 @@
 #include "evenkeel/core/log.h"
 #include "evenkeel/core/random.h"
 #include "evenkeel/core/status.h"
+#include "evenkeel/core/timeline.h"
 
 namespace evenkeel {
 namespace {
@@ -299,6 +300,11 @@ std::optional<PsProcess::StripeWrite> PsProcess::BeginStage(SessionId session, c
 }
 
 void PsProcess::EndStage(const StripeWrite& stripe, bool whole) {
+  if (TimelineOn()) {
+    const std::string what = stripe.write.closing ? "all buckets" : absl::StrCat("bucket ", stripe.write.bucket);
+    TimelineMark("staged", absl::StrCat(what, " of ", ToString(stripe.write.update), whole ? "" : ", in part"),
+                 clock_.Now());
+  }
   Turn([&] { return server_.EndStage(stripe.write, whole, clock_.Now()); });
 }
 

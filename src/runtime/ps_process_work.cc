@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "evenkeel/checkpoint/checkpoint.h"
 #include "evenkeel/core/status.h"
+#include "evenkeel/core/timeline.h"
 #include "runtime/ps_process.h"
 
 namespace evenkeel {
@@ -104,6 +105,9 @@ void PsProcess::Run(const ps::ApplyDecision& work) {
     };
   }
   std::vector<double> squared_sums = memory->Apply(work.decision, work.slots, ready);
+  if (TimelineOn()) {
+    TimelineSpan("apply", absl::StrCat("apply ", ToString(work.decision.version)), begin, clock_.Now());
+  }
   Turn([&] {
     const TimePoint now = clock_.Now();
     return server_.OnApplied(work.decision.version, ToSeconds(now - begin), std::move(squared_sums), now);

@@ -10,6 +10,7 @@
 #include "evenkeel/core/plural.h"
 #include "evenkeel/core/random.h"
 #include "evenkeel/core/status.h"
+#include "evenkeel/core/timeline.h"
 #include "worker/worker_impl.h"
 
 namespace evenkeel {
@@ -183,6 +184,7 @@ absl::Status Worker::OpenModel() {
   const ExampleSpec& spec = data_.dataset->spec();
   EK_ASSIGN_OR_RETURN(
       model_, Model::Build(experiment.model, ModelOptions{spec.features, spec.label_width, spec.sparse}, *backend_));
+  if (TimelineOn()) model_->Observe(&layer_timeline_);
   loader_ = std::make_unique<BatchLoader>(
       *data_.dataset,
       AugmentOptions{experiment.train.seed, experiment.input.flip_horizontal, experiment.input.crop_padding});

@@ -24,6 +24,16 @@
 
 namespace evenkeel::worker_internal {
 
+// Each layer's pass, in the timeline.
+class LayerTimeline final : public LayerObserver {
+ public:
+  void Begins(std::string_view layer, Pass pass) override;
+  void Ended(std::string_view layer, Pass pass) override;
+
+ private:
+  TimePoint began_;
+};
+
 class Worker {
  public:
   Worker(const WorkerOptions& options, Transport& transport, const Clock& clock, StopSource& stop)
@@ -94,6 +104,7 @@ class Worker {
   // The step loop's own.
   OpenedData data_;
   std::unique_ptr<Backend> backend_;
+  LayerTimeline layer_timeline_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<StepBuffers> buffers_;
   std::unique_ptr<BatchLoader> loader_;

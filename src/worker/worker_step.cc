@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "evenkeel/core/random.h"
 #include "evenkeel/core/status.h"
+#include "evenkeel/core/timeline.h"
 #include "worker/worker_impl.h"
 
 namespace evenkeel::worker_internal {
@@ -17,7 +18,16 @@ constexpr Duration kMemoryPause = std::chrono::seconds(1);
 // Inputs at a time: the step's, and the next one's.
 constexpr std::int64_t kBatchesHeld = 2;
 
+constexpr std::string_view kTrack = "step";  // of the timeline
+
 }  // namespace
+
+void LayerTimeline::Begins(std::string_view, Pass) { began_ = Clock::Real().Now(); }
+
+void LayerTimeline::Ended(std::string_view layer, Pass pass) {
+  TimelineSpan(kTrack, absl::StrCat(pass == Pass::kForward ? "forward " : "backward ", std::string(layer)), began_,
+               Clock::Real().Now());
+}
 
 bool Worker::Cancelled(UpdateId update) {
   MutexLock lock(mutex_);
@@ -56,6 +66,7 @@ void Worker::PullAhead(const Ticket& ticket) {
 }
 
 absl::Status Worker::PullParameters(const Ticket& ticket, double* seconds) {
+  const TimelineBlock timeline(kTrack, "pull");
   const TimePoint start = clock_.Now();
   {
     MutexLock lock(mutex_);
@@ -101,6 +112,9 @@ void Worker::StageBucket(UpdateId update, int bucket, int server) {
   Stage stage;
   stage.update = update;
   stage.bucket = bucket;
+  if (TimelineOn()) {
+    TimelineMark(kTrack, absl::StrCat("stage bucket ", bucket, " on ps:", server), Clock::Real().Now());
+  }
   // A link that is down restages everything once it is up again.
   (void)links_[static_cast<std::size_t>(server)]->Send(std::move(stage), buffers_->Gradient(bucket, index));
 }
@@ -177,6 +191,7 @@ void Worker::TellMemory() {
 }
 
 absl::Status Worker::Step(const Ticket& ticket) {
+  const TimelineBlock timeline(kTrack, "step");
   Doing(absl::StrCat("pulling ", ToString(ticket.version)));
   const TimePoint began = clock_.Now();
   {
@@ -192,6 +207,7 @@ absl::Status Worker::Step(const Ticket& ticket) {
   TimePoint at = clock_.Now();
   EK_ASSIGN_OR_RETURN(const Batch* batch, loader_->Take(ticket.update));
   report.input_seconds = ToSeconds(clock_.Now() - at);
+  TimelineSpan(kTrack, "wait for the input", at, clock_.Now());
   ReadAhead();
   const TimePoint deadline = clock_.Now() + Milliseconds(ticket.deadline_ms);
   if (!buffers_->BeginStep(deadline)) {
@@ -229,6 +245,7 @@ absl::Status Worker::Step(const Ticket& ticket) {
 }
 
 absl::Status Worker::AwaitOutcome(UpdateId update) {
+  const TimelineBlock timeline(kTrack, "wait for the outcome");
   Doing(absl::StrCat("waiting for the outcome of ", ToString(update)));
   for (;;) {
     EK_RETURN_IF_ERROR(

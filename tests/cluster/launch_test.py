@@ -1,4 +1,5 @@
 """`evenkeel launch`: whole jobs as processes of this machine."""
+import json
 import os
 import re
 import signal
@@ -36,6 +37,37 @@ def test_evaluator_gives_the_final_score(job):
     export = job.start("export", ["evenkeel", "export", "--model-dir", job.model_dir, "--checkpoint", "best", "--out", out])
     export.expect(0)
     check(os.path.getsize(out) > 0, "empty export")
+
+
+def test_a_timeline_shows_each_step_of_all_on_one_clock(job):
+    trace = job.path("trace.json")
+    job.launch("--ps", "1", "--workers", "2", "--trace", trace, *QUICK).expect(0)
+    with open(trace) as file:
+        events = json.load(file)
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    check(sorted(names.values()) == ["chief:0", "ps:0", "worker:0", "worker:1"], names)
+    of = lambda process, name: [e for e in events if names.get(e["pid"]) == process and e["name"].startswith(name)]
+    commits = {e["name"].split()[1]: e["ts"] for e in of("chief:0", "commit ")}
+    check(len(commits) == 50, sorted(commits))
+    applied = {e["name"].split()[1]: e["ts"] for e in of("ps:0", "apply ")}
+    check(set(applied) == set(commits), f"applied {sorted(applied)}, committed {sorted(commits)}")
+    early = {version for version in commits if applied[version] < commits[version] - 1000}
+    check(not early, f"applied a millisecond before they were committed: {early}")
+    for worker in ("worker:0", "worker:1"):
+        check(len(of("chief:0", "wait for the others")) == 100, of("chief:0", "wait for the others")[:3])
+        steps = of(worker, "step")
+        for name in ("pull", "forward y", "backward y", "forward loss", "wait for the outcome"):
+            inside = [e for e in of(worker, name) if any(
+                s["ts"] <= e["ts"] and e["ts"] + e["dur"] <= s["ts"] + s["dur"] + 0.01 for s in steps)]
+            check(len(inside) == 50, f"{worker}: {len(inside)} times {name} within a step, of {len(of(worker, name))}")
+        check(len(of(worker, "stage bucket 0 on ps:0")) == 50, f"{worker}: buckets")
+    check(len(of("ps:0", "bucket 0 of ")) == 100, "staged")
+
+
+def test_a_timeline_that_cannot_be_written_is_wrong_input(job):
+    run = job.launch("--trace", "/nowhere/trace.json", *QUICK)
+    run.expect(2)
+    check("/nowhere/trace.json: No such file" in run.output(), run.output())
 
 
 def test_same_command_again_finds_the_job_finished(job):

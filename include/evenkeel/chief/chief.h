@@ -66,6 +66,7 @@ struct WriteManifestAction {
 };
 struct CommitRow {
   Version version;
+  TimePoint at{};    // of the decision
   double epoch = 0;  // passes over the data so far, with fraction
   std::int64_t samples = 0;
   std::int64_t samples_trained = 0;
@@ -89,7 +90,8 @@ struct CommitRow {
     double predicted_seconds = 0;  // the same, as the batch controller had expected it; 0: it had not
     double waiting_share = 0;      // of its time since the decision on the update before
     std::int64_t staleness = 0;
-    double gradient_norm = 0;  // of its newest measured update, a mean over its batch; 0: none is
+    double gradient_norm = 0;           // of its newest measured update, a mean over its batch; 0: none is
+    TimePoint bound_at{}, staged_at{};  // this update: from the go until every server had it
   };
   std::vector<Worker> workers;  // in rank order
 };

@@ -23,6 +23,7 @@ struct LocalJobOptions {
   std::string model_dir;
   std::string data_folder;  // empty: not given
   int threads = 0;          // 0: each process's own default
+  std::string trace;        // a timeline that all but the evaluator append to; empty: none
   std::string log_folder;   // NAME.log a process, ':' as '-'
   std::string log_level = "info";
 };
