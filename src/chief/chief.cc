@@ -387,7 +387,7 @@ void Chief::Impl::CheckDeadlines() {
   if (const Duration gap = leases.Gap(now); gap > Duration{}) {
     Say(absl::StrFormat("nothing was done here for %.1f s; all deadlines move by that", ToSeconds(gap)),
         LogLevel::kWarning);
-    for (TimePoint* deadline : {&phase_deadline, &replace_until}) {
+    for (TimePoint* deadline : {&phase_deadline, &first_grant_by, &replace_until}) {
       if (*deadline != kNever) *deadline += gap;
     }
     if (move) move->deadline += gap;

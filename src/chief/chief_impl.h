@@ -150,6 +150,7 @@ struct Chief::Impl {
   void NoteMember(const char* kind, const std::string& text);
   void NoteComing(const std::string& name);
   bool FirstGrantMayCome();
+  static bool IsAway(const WorkerState& worker);
   std::string MissingMembers() const;
   std::string WhatJoinersDo() const;
   Waiting WaitingNow() const;
@@ -219,6 +220,7 @@ struct Chief::Impl {
   bool CommitNext();
   void Commit(SetNumber number);
   void FillRow(CommitRow& row, const Decision& decision) const;
+  CommitRow RowOfAdopted(const Decision& decision) const;
   void MeasureRate(std::int64_t committed);
   double ClipScale(const SetState& set, std::int64_t samples) const;
   void Grant();
@@ -366,6 +368,10 @@ struct Chief::Impl {
   std::uint64_t last_member_event = 0;
   std::map<std::string, TimePoint> coming;  // workers that have the experiment and open their data, since when
   bool first_grant_done = false;
+  TimePoint first_grant_by = kNever;  // or without those that have not come; kNever: not awaited yet
+  // A member that this chief took up from its log has come back: the job's processes live on, and who is in the cluster
+  // file and no member any more has left or was lost before.
+  bool members_came_back = false;
   std::string said_waiting;  // the last "waiting for" line, so that it is said once
 
   // --- steps

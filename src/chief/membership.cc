@@ -25,7 +25,8 @@ std::string Chief::Impl::MissingMembers() const {
   for (const auto& [session, join] : waiting) joining.insert(join.name);
   auto look_for = [&](const std::string& name) {
     const WorkerState* worker = workers.ByName(name);
-    const bool here = (worker != nullptr && (worker->ready || phase != Phase::kRunning)) || joining.contains(name);
+    const bool here = (worker != nullptr && !IsAway(*worker) && (worker->ready || phase != Phase::kRunning)) ||
+                      joining.contains(name);
     if (!here) missing.push_back(name);
   };
   if (recovering) {
@@ -33,8 +34,10 @@ std::string Chief::Impl::MissingMembers() const {
     for (const auto& [incarnation, member] : log.members) {
       if (tensors.empty()) look_for(member.admission.name);
     }
-  } else if (!first_grant_done) {
+  } else if (!first_grant_done && !members_came_back) {
     for (const std::string& name : options.listed_workers) look_for(name);
+  } else if (!first_grant_done) {
+    for (const auto& [incarnation, worker] : workers) look_for(worker.name);
   }
   if (missing.empty() && tensors.empty()) missing.push_back("a first worker");
   if (missing.size() > 8) {
@@ -44,6 +47,9 @@ std::string Chief::Impl::MissingMembers() const {
   }
   return absl::StrJoin(missing, ", ");
 }
+
+// A restarted chief knows it and has not heard of it yet.
+bool Chief::Impl::IsAway(const WorkerState& worker) { return worker.taken_up && worker.session == SessionId{}; }
 
 // "" or, of workers that are here but not ready: "; worker:1 has joined (warming up)".
 std::string Chief::Impl::WhatJoinersDo() const {
@@ -173,6 +179,7 @@ void Chief::Impl::OnWorkerJoin(SessionId session, Join& join) {
     return;
   }
   if (const WorkerState* worker = workers.ByNonce(join.nonce)) {
+    members_came_back |= worker->taken_up;
     workers.Change(*worker, [session](WorkerState& w) {
       w.session = session;
       w.state = "connected again";
@@ -369,9 +376,12 @@ Waiting Chief::Impl::WaitingNow() const {
 
 bool Chief::Impl::FirstGrantMayCome() {
   if (first_grant_done) return true;
+  for (const auto& [incarnation, worker] : workers) {
+    if (IsAway(worker)) return false;  // until its lease ends
+  }
   for (const std::string& name : options.listed_workers) {
     const WorkerState* worker = workers.ByName(name);
-    if (worker == nullptr || !worker->ready) return false;
+    if (members_came_back ? worker != nullptr && !worker->ready : worker == nullptr || !worker->ready) return false;
   }
   first_grant_done = true;
   phase_deadline = kNever;

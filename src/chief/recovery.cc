@@ -63,7 +63,7 @@ absl::Status Chief::Impl::TakeUpLog() {
     taken_up.name = member.admission.name;
     taken_up.nonce = member.admission.nonce;
     taken_up.incarnation = incarnation;
-    taken_up.ready = true;
+    taken_up.ready = taken_up.taken_up = true;
     taken_up.rank = member.admission.rank;
     taken_up.clock = member.clock;
     taken_up.state = "not back since the chief was started again";
@@ -100,8 +100,29 @@ absl::Status Chief::Impl::Adopt(const Decision& decision) {
   if (decision.samples > global_batch.size()) global_batch.Restore(decision.samples);
   last_loss = decision.loss_sum / static_cast<double>(decision.samples);
   any_loss = true;
+  actions.push_back(CommitMetricsAction{RowOfAdopted(decision)});  // the one before may not have written it
   NoteCheckpointDue(ledger->completed_epochs() > completed_before);
   return absl::OkStatus();
+}
+
+CommitRow Chief::Impl::RowOfAdopted(const Decision& decision) const {
+  CommitRow row;
+  FillRow(row, decision);
+  row.adopted = true;
+  row.examples_per_second.reset();
+  row.gradient_norm.reset();
+  row.noise_scale.reset();
+  row.statistical_efficiency.reset();
+  for (const CommittedUpdate& update : decision.updates) {
+    CommitRow::Worker& worker = row.workers.emplace_back();
+    worker.name = NameOfWorker(update.update.incarnation);
+    worker.rank = update.rank;
+    worker.batch = TotalSize(update.positions);
+    CommitNumber oldest(decision.version.commit.value() - 1);
+    for (const Version& version : update.computed_on) oldest = std::min(oldest, version.commit);
+    worker.staleness = static_cast<std::int64_t>(decision.version.commit.value() - 1 - oldest.value());
+  }
+  return row;
 }
 
 // All servers are there: do they hold the log's line, and more of it than the log?
@@ -210,14 +231,8 @@ void Chief::Impl::RollBack(const std::string& reason) {
   measured.clear();
   checkpoint.reset();
   checkpoint_due = false;
-  if (std::exchange(recovering, false)) {
-    // The job starts anew for whoever has not come back: with the first grant it waits for all that are listed.
-    std::vector<Incarnation> away;
-    for (const auto& [incarnation, worker] : workers) {
-      if (worker.session == SessionId{}) away.push_back(incarnation);
-    }
-    for (Incarnation incarnation : away) Fence(incarnation, "it has not come back to the restarted chief", false);
-  }
+  // Who had been there and has not come back yet may do so until its lease ends.
+  recovering = false;
   continuing = false;
   reading.reset();
   const std::int64_t trained = samples_trained;

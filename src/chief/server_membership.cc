@@ -198,7 +198,11 @@ void Chief::Impl::OnConfigured(ServerState& server, const Envelope& envelope, co
   if (!std::all_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.configured; })) return;
   phase = Phase::kRunning;
   phase_deadline = kNever;
-  if (!first_grant_done) Await(options.experiment.membership.join_timeout);
+  if (!first_grant_done) {  // once, however often the parameters are divided anew meanwhile
+    Await(options.experiment.membership.join_timeout);
+    if (first_grant_by == kNever) first_grant_by = phase_deadline;
+    phase_deadline = std::min(phase_deadline, first_grant_by);
+  }
   Say(absl::StrCat("all ", servers.size(), " servers hold version ", ToString(version())));
   const bool went_on = continuing || switching;
   continuing = switching = false;

@@ -251,7 +251,8 @@ void Chief::Impl::Commit(SetNumber number) {
   MeasureRate(decision.samples);
   last_commit_at = trained_until = now;
   FillRow(row, decision);
-  row.seconds = record.training_seconds = TrainingSeconds(now);
+  record.training_seconds = TrainingSeconds(now);
+  row.seconds = record.training_seconds;
 
   AppendLog(record);
   SendToServers(decision);

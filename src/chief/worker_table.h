@@ -50,7 +50,8 @@ struct WorkerState {
   std::string data_paths;                // likewise
   std::int64_t memory_samples = 0;       // likewise: the largest batch that its memory holds; 0: not known
   std::string compute_fingerprint;
-  bool leaving = false;  // no ticket binds any more
+  bool taken_up = false;  // from its log, by a chief that was started again
+  bool leaving = false;   // no ticket binds any more
   std::string leave_reason;
   bool standing_by = false;  // and was told so
   // From step reports.

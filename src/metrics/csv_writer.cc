@@ -43,6 +43,7 @@ bool IsAfter(const std::string& first_field, std::int64_t resume_after) {
 struct Existing {
   bool same_header = false;
   std::uint64_t keep_bytes = 0;
+  std::uint64_t last_row_at = 0;  // where it begins; keep_bytes: there is none
 };
 
 // Reads the file once, in chunks. Rows are written in ascending order of their first column, so all behind the first
@@ -62,7 +63,7 @@ absl::StatusOr<Existing> Scan(const Storage& storage, const std::string& path, c
   EK_RETURN_IF_ERROR(storage.ReadAt(path, 0, std::as_writable_bytes(std::span<char>(start))));
   if (start != header) return existing;
   existing.same_header = true;
-  existing.keep_bytes = header.size();
+  existing.keep_bytes = existing.last_row_at = header.size();
 
   std::string chunk;
   std::string first_field;
@@ -81,6 +82,7 @@ absl::StatusOr<Existing> Scan(const Storage& storage, const std::string& path, c
       in_first_field = false;
       if (c == ',') continue;
       if (resume_after.has_value() && IsAfter(first_field, *resume_after)) return existing;
+      existing.last_row_at = existing.keep_bytes;
       existing.keep_bytes = offset + i + 1;
       first_field.clear();
       in_first_field = true;
@@ -109,6 +111,7 @@ struct CsvWriter::State {
   std::size_t columns = 0;
   std::unique_ptr<WritableFile> file;
   std::string buffer;
+  std::string last_row;
   // The first failure; a row that was written in part must not be continued.
   absl::Status failed;
 
@@ -141,6 +144,11 @@ absl::StatusOr<std::unique_ptr<CsvWriter>> CsvWriter::Open(Storage& storage, con
     EK_ASSIGN_OR_RETURN(Existing existing, Scan(storage, path, header_line, resume_after));
     if (existing.same_header) {
       kept = existing.keep_bytes;
+      if (existing.last_row_at > 0 && existing.last_row_at < kept) {
+        state->last_row.resize(static_cast<std::size_t>(kept - existing.last_row_at - 1));
+        EK_RETURN_IF_ERROR(
+            storage.ReadAt(path, existing.last_row_at, std::as_writable_bytes(std::span<char>(state->last_row))));
+      }
       EK_RETURN_IF_ERROR(storage.Truncate(path, kept));
     } else {
       EK_RETURN_IF_ERROR(MoveAside(storage, path));
@@ -151,6 +159,8 @@ absl::StatusOr<std::unique_ptr<CsvWriter>> CsvWriter::Open(Storage& storage, con
   EK_RETURN_IF_ERROR(state->Drain());
   return std::unique_ptr<CsvWriter>(new CsvWriter(std::move(state)));
 }
+
+const std::string& CsvWriter::last_row() const { return state_->last_row; }
 
 absl::Status CsvWriter::Write(const std::vector<std::string>& row) {
   if (row.size() != state_->columns) {

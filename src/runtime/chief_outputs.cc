@@ -3,8 +3,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "evenkeel/core/status.h"
 
 namespace evenkeel {
@@ -22,26 +24,36 @@ absl::StatusOr<std::unique_ptr<ChiefOutputs>> ChiefOutputs::Open(Storage& storag
                                                       "dropped_updates", "global_batch_size", "gradient_norm",
                                                       "noise_scale", "statistical_efficiency", "workers"},
                                                      resumed_commit));
+  const std::vector<absl::string_view> fields = absl::StrSplit(outputs->csv_->last_row(), absl::MaxSplits(',', 2));
+  std::uint64_t commit = 0, generation = 0;
+  if (fields.size() >= 2 && absl::SimpleAtoi(fields[0], &commit) && absl::SimpleAtoi(fields[1], &generation)) {
+    outputs->last_ = Version{Generation(generation), CommitNumber(commit)};
+  }
   return outputs;
 }
 
 absl::Status ChiefOutputs::Write(const CommitRow& row) {
+  if (row.adopted && last_ && row.version <= *last_) return absl::OkStatus();
   std::vector<Scalar> scalars = {{"loss", row.loss},
                                  {"learning_rate", row.learning_rate},
-                                 {"examples_per_second", row.examples_per_second},
                                  {"epoch", row.epoch},
                                  {"samples", static_cast<double>(row.samples)},
                                  {"dropped_updates", static_cast<double>(row.dropped_updates)},
                                  {"global_batch_size", static_cast<double>(row.global_batch_size)}};
   for (const auto& [tag, value] :
-       {std::pair("gradient_norm", row.gradient_norm), std::pair("noise_scale", row.noise_scale),
-        std::pair("statistical_efficiency", row.statistical_efficiency)}) {
+       {std::pair("examples_per_second", row.examples_per_second), std::pair("gradient_norm", row.gradient_norm),
+        std::pair("noise_scale", row.noise_scale), std::pair("statistical_efficiency", row.statistical_efficiency)}) {
     if (value) scalars.push_back({tag, *value});
   }
   std::string workers;
   for (const CommitRow::Worker& worker : row.workers) {
     const std::string name = worker.name.empty() ? absl::StrCat("rank", worker.rank.value()) : worker.name;
     scalars.push_back({absl::StrCat("batch_size/", name), static_cast<double>(worker.batch)});
+    if (row.adopted) {
+      absl::StrAppendFormat(&workers, "%s%s batch=%d staleness=%d", workers.empty() ? "" : "; ", name, worker.batch,
+                            worker.staleness);
+      continue;
+    }
     scalars.push_back({absl::StrCat("step_seconds/", name), worker.step_seconds});
     scalars.push_back({absl::StrCat("busy_seconds/", name), worker.busy_seconds});
     scalars.push_back({absl::StrCat("predicted_seconds/", name), worker.predicted_seconds});
@@ -56,12 +68,13 @@ absl::Status ChiefOutputs::Write(const CommitRow& row) {
   }
   EK_RETURN_IF_ERROR(events_->Write(static_cast<std::int64_t>(row.version.commit.value()), scalars));
   const auto known = [](const std::optional<double>& value) { return value ? absl::StrFormat("%.6g", *value) : ""; };
+  const std::string seconds = row.seconds ? absl::StrFormat("%.6f", *row.seconds) : "";
   return csv_->Write({absl::StrCat(row.version.commit.value()), absl::StrCat(row.version.generation.value()),
                       absl::StrFormat("%.6f", row.epoch), absl::StrCat(row.samples), absl::StrCat(row.samples_trained),
                       absl::StrFormat("%.9g", row.loss), absl::StrFormat("%.9g", row.learning_rate),
-                      absl::StrFormat("%.6g", row.examples_per_second), absl::StrFormat("%.6f", row.seconds),
-                      absl::StrCat(row.dropped_updates), absl::StrCat(row.global_batch_size), known(row.gradient_norm),
-                      known(row.noise_scale), known(row.statistical_efficiency), workers});
+                      known(row.examples_per_second), seconds, absl::StrCat(row.dropped_updates),
+                      absl::StrCat(row.global_batch_size), known(row.gradient_norm), known(row.noise_scale),
+                      known(row.statistical_efficiency), workers});
 }
 
 absl::Status ChiefOutputs::Flush() {

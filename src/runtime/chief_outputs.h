@@ -15,7 +15,8 @@ namespace evenkeel {
 
 class ChiefOutputs {
  public:
-  // Goes on after `resumed_commit` where a job is resumed.
+  // Goes on after `resumed_commit` where a job is resumed: of the commits that it adopts, those that have no row yet
+  // get one.
   static absl::StatusOr<std::unique_ptr<ChiefOutputs>> Open(Storage& storage, const std::string& model_dir,
                                                             const Clock& clock,
                                                             std::optional<std::int64_t> resumed_commit);
@@ -24,6 +25,7 @@ class ChiefOutputs {
 
  private:
   ChiefOutputs() = default;
+  std::optional<Version> last_;  // that had a row before this chief
   std::unique_ptr<EventFileWriter> events_;
   std::unique_ptr<CsvWriter> csv_;
 };

@@ -288,7 +288,7 @@ void ChiefRunner::RunDisk() {
 
 // What each worker's update had been through when it was committed, on a track for each.
 void DrawCommit(const CommitRow& row) {
-  if (!TimelineOn()) return;
+  if (!TimelineOn() || row.adopted) return;
   for (const CommitRow::Worker& worker : row.workers) {
     TimelineSpan(worker.name, absl::StrCat(worker.batch, " samples for ", ToString(row.version)), worker.bound_at,
                  worker.staged_at);

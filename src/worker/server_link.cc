@@ -134,7 +134,8 @@ void ServerLink::OnMessage(std::uint64_t attempt, Message message, const Payload
       // Hello was refused: now, or for good.
       const auto* refuse = std::get_if<Refuse>(&message.body);
       if (refuse == nullptr) return;
-      if (refuse->reason == RefuseReason::kRetry) {
+      // A new server may have heard of a restarted chief's term before this worker has.
+      if (refuse->reason == RefuseReason::kRetry || refuse->reason == RefuseReason::kStaleTerm) {
         last_error_ = refuse->message;
         give_up = std::exchange(stream_, nullptr);
         ++attempt_;

@@ -66,14 +66,15 @@ struct WriteManifestAction {
 };
 struct CommitRow {
   Version version;
-  TimePoint at{};    // of the decision
-  double epoch = 0;  // passes over the data so far, with fraction
+  bool adopted = false;  // by a chief before this one: what only that one knew is not there
+  TimePoint at{};        // of the decision
+  double epoch = 0;      // passes over the data so far, with fraction
   std::int64_t samples = 0;
   std::int64_t samples_trained = 0;
   double loss = 0;  // mean over the samples
   double learning_rate = 0;
-  double seconds = 0;  // of training so far, of the whole job
-  double examples_per_second = 0;
+  std::optional<double> seconds;  // of training so far, of the whole job
+  std::optional<double> examples_per_second;
   std::int64_t dropped_updates = 0;
   std::int64_t global_batch_size = 0;  // that the step was planned with
   // Of commits before this one, where servers measure gradients; noise and efficiency as chief/gradient_noise.h has

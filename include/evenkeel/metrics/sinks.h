@@ -46,6 +46,8 @@ class CsvWriter {
                                                          const std::vector<std::string>& header,
                                                          std::optional<std::int64_t> resume_after);
   ~CsvWriter();
+  // The last row that was there already, without its line end; "": none was.
+  const std::string& last_row() const;
   absl::Status Write(const std::vector<std::string>& row);
   absl::Status Flush();
 
