@@ -98,7 +98,7 @@ absl::StatusOr<RoleSetup> SetUpRole(Role role, const RoleOptions& options) {
   RoleSetup setup;
   setup.options = options;
   const bool in_environment = std::getenv("TF_CONFIG") != nullptr;
-  if (options.cluster || (in_environment && options.chief.empty()) || NeedsCluster(role)) {
+  if (options.cluster || in_environment || NeedsCluster(role)) {
     EK_ASSIGN_OR_RETURN(setup.cluster, LoadCluster(options.cluster, options.task));
     EK_RETURN_IF_ERROR(FindTask(role, setup));
   } else if (options.task) {

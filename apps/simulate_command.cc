@@ -234,7 +234,12 @@ void AddSimulateCommand(CLI::App& app, Action& chosen) {
       ->check(CLI::Range(0, 100'000));
   command->add_flag("--verbose", options->verbose, "A line a seed, with its trace's hash");
   AddTraceOptions(*command, *options);
-  command->callback([&chosen, options] { chosen = [options] { return Simulate(*options); }; });
+  command->callback([&chosen, options, command] {
+    if (command->count("--mode") > 0 && !options->soak && options->spot.files.empty()) {
+      throw CLI::RequiresError("--mode", "--availability or --soak: a seed draws its own");
+    }
+    chosen = [options] { return Simulate(*options); };
+  });
 }
 
 }  // namespace evenkeel::apps

@@ -61,6 +61,7 @@ absl::StatusOr<bool> SimulateSpot(const SpotCommand& command) {
   EK_ASSIGN_OR_RETURN(const sim::Scenario scenario, sim::MakeSpotScenario(traces, options));
   const Stopwatch watch;
   const sim::Verdict verdict = sim::Simulate(scenario);
+  EK_RETURN_IF_ERROR(verdict.invalid);
   PrintSpot(scenario, verdict, watch.Seconds());
   if (!verdict.broken.empty()) std::printf("BROKEN: %s\n", verdict.broken.c_str());
   std::fflush(stdout);

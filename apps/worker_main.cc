@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
         AddDataOption(app, options.data);
         AddDataPathOption(app, options.data_paths);
         app.add_option("--chief", options.chief,
-                       "The chief's address; without a cluster it joins as an unlisted worker")
+                       "The chief's address, over the cluster's; without a cluster it joins as an unlisted worker")
             ->type_name("HOST:PORT");
         app.add_option("--chief-timeout-seconds", options.chief_timeout_seconds,
                        "Waits at most so long for the chief to tell the experiment; with --experiment "

@@ -317,6 +317,8 @@ void ChiefRunner::DoDiskWork(DiskWork& work) {
   }
   if (auto* write = std::get_if<WriteManifestAction>(&work)) {
     const Version version = write->manifest.version;
+    // A chief that is started again knows the commits after it from the log: what was before must be in the files.
+    if (outputs_) NoteOutputError(outputs_->Flush());
     const absl::Status written = WriteAndPrune(write->manifest);
     Deliver([&](Chief& chief, TimePoint now) { return chief.OnManifestWritten(version, written, now); });
   }

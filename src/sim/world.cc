@@ -337,6 +337,7 @@ Verdict SimulateWith(const Scenario& scenario, Interposer& interposer) {
   const auto experiment = ParseExperiment(kExperiment, "the simulation's experiment", scenario.overrides);
   if (!experiment.ok()) {
     failed.broken = absl::StrCat("not a scenario: ", experiment.status().message());
+    failed.invalid = experiment.status();
     return failed;
   }
   // An index out of bounds in the classes under test is a broken invariant as well.

@@ -81,6 +81,7 @@ std::string FaultsToJson(const std::vector<Fault>& faults);
 absl::StatusOr<std::vector<Fault>> FaultsFromJson(std::string_view json, std::string_view origin);
 
 struct Verdict {
+  absl::Status invalid;          // the scenario's experiment is none: nothing was simulated
   std::uint64_t trace_hash = 0;  // of every delivery, in order
   std::string broken;            // the first broken invariant; empty: none
   std::int64_t at_ms = 0;        // virtual time at the end
