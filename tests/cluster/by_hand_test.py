@@ -153,6 +153,34 @@ def test_a_killed_chief_is_started_again_and_the_job_goes_on(job):
     check(sums[0] == sums[1], "other parameters after the chief's restarts")
 
 
+def test_chief_and_server_are_killed_together_and_the_workers_live_on(job):
+    """Whoever had left before is not awaited, and no commit lacks its row of metrics."""
+    cluster = job.cluster(ps=2, workers=3)
+    arguments = [*FAST, "--set", "train.epochs=100000", "--set", "train.max_commits=4000", "--set",
+                 "checkpoint.every_commits=100"]
+    start = lambda task: job.role(task, cluster, *arguments)
+    running = {task: start(task) for task in ("chief:0", "ps:0", "ps:1", "worker:0", "worker:1", "worker:2")}
+    wait_for_checkpoint(running["chief:0"], 1, 100)
+    running["worker:2"].popen.send_signal(signal.SIGTERM)
+    running["worker:2"].expect(0)
+    for kill in range(3):
+        for task in ("ps:1", "chief:0"):
+            running[task].popen.kill()
+            running[task].wait()
+        for task in ("ps:1", "chief:0"):
+            running[task] = start(task)
+        running["chief:0"].wait_for(r"goes on with \d workers?|checkpoint g\d+-c\d+ is complete")
+        awaited = re.findall(r"waiting for .*worker:2.*", running["chief:0"].output())
+        check(not awaited, f"who had left is awaited: {awaited}")
+    for task in ("chief:0", "ps:0", "ps:1", "worker:0", "worker:1"):
+        running[task].expect(0)
+    summary = job.summary()
+    check(summary["commits"] == 4000 and set(summary["samples_per_epoch"]) == {480}, summary)
+    with open(os.path.join(job.model_dir, "metrics.csv")) as file:
+        rows = {int(line.split(",")[0]) for line in file.read().splitlines()[1:]}
+    check(rows == set(range(1, 4001)), f"no rows of {sorted(set(range(1, 4001)) - rows)[:20]}")
+
+
 def test_sigterm_to_the_chief_stops_all_in_good_order(job):
     _, _, all_roles = start_all(job, 100000)
     all_roles["worker:0"].wait_for("admitted with rank")
