@@ -67,8 +67,11 @@ def memory_cgroup(megabytes):
                 continue
 
             def put(pid):
-                with open(os.path.join(folder, "cgroup.procs"), "w") as file:
-                    file.write(str(pid))
+                try:
+                    with open(os.path.join(folder, "cgroup.procs"), "w") as file:
+                        file.write(str(pid))
+                except OSError as e:
+                    raise harness.Skipped(f"processes cannot be moved to another control group here: {e}") from e
 
             yield put
             return
@@ -79,6 +82,9 @@ def memory_cgroup(megabytes):
 
 def test_no_batch_is_larger_than_what_the_workers_memory_holds(job):
     """With equal batches the limited worker is killed by the kernel in its first step."""
+    with open(os.path.join(job.bin, "evenkeel-worker"), "rb") as file:
+        if b"libasan.so" in file.read():
+            raise harness.Skipped("AddressSanitizer's own memory is larger than the limit")
     experiment = os.path.join(job.source, "configs/experiments/fashion_cnn.json")
     cluster = job.cluster(ps=1, workers=2)
     arguments = ["--set", "train.global_batch_size=4096", "--set", "train.max_commits=3", "--set", "batching.mode=model"]
