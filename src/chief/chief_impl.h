@@ -199,6 +199,9 @@ struct Chief::Impl {
 
   // --- recovery.cc
   void OpenTerm(std::int64_t unix_ms);
+  void FenceFormer();
+  void BeginAnew();
+  void ForgetTraining();
   absl::Status TakeUpLog();
   absl::Status Adopt(const Decision& decision);
   void TakeUpServers();

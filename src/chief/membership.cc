@@ -132,7 +132,7 @@ bool Chief::Impl::AdoptOrCompareModel(SessionId session, const Join& join) {
 bool Chief::Impl::CheckResume() {
   const TrainConfig& train = options.experiment.train;
   if (!options.resume) {
-    ledger.emplace(samples, train.epochs);
+    ForgetTraining();
     return true;
   }
   const Manifest& manifest = *options.resume;
@@ -167,9 +167,14 @@ bool Chief::Impl::CheckResume() {
     if (!status.ok()) Fail(status);
     return status.ok();
   }
-  Fail(absl::InvalidArgumentError(absl::StrCat("checkpoint ", name, " in ", options.model_dir,
-                                               " does not fit the experiment: ", problem,
-                                               "; use another model_dir, or the experiment it was made with")));
+  problem = absl::StrCat("checkpoint ", name, " in ", options.model_dir, " does not fit the experiment: ", problem);
+  if (manifest.samples_trained == 0 && log.samples_committed == 0) {
+    Say(absl::StrCat(problem, "; nothing was trained in it, so the job begins with this experiment"));
+    BeginAnew();
+    return true;
+  }
+  Fail(
+      absl::InvalidArgumentError(absl::StrCat(problem, "; use another model_dir, or the experiment it was made with")));
   return false;
 }
 

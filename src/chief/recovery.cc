@@ -28,15 +28,36 @@ void Chief::Impl::OpenTerm(std::int64_t unix_ms) {
                      " and what its servers still hold"));
     return;
   }
+  FenceFormer();
+  generation = log.NewGeneration(options.term);
+  if (!fresh || newest) AppendLog(RollbackRecord{generation, newest ? newest->version : Version{}});
+  Say(newest ? absl::StrCat("resuming job ", job_id, " from checkpoint ", CheckpointName(newest->version))
+             : absl::StrCat(fresh ? "new job " : "starting anew: job ", job_id));
+}
+
+void Chief::Impl::FenceFormer() {
   const std::map<Incarnation, LogHistory::Member> former = log.members;
   for (const auto& [incarnation, member] : former) {
     membership_epoch = membership_epoch.Next();
     AppendLog(FenceRecord{incarnation, membership_epoch, "the job starts anew"});
   }
+}
+
+// From the seed, whatever the checkpoint holds.
+void Chief::Impl::BeginAnew() {
+  options.resume.reset();
+  recovering = false;
+  FenceFormer();
   generation = log.NewGeneration(options.term);
-  if (!fresh || newest) AppendLog(RollbackRecord{generation, newest ? newest->version : Version{}});
-  Say(newest ? absl::StrCat("resuming job ", job_id, " from checkpoint ", CheckpointName(newest->version))
-             : absl::StrCat(fresh ? "new job " : "starting anew: job ", job_id));
+  AppendLog(RollbackRecord{generation, Version{}});
+  ForgetTraining();
+}
+
+void Chief::Impl::ForgetTraining() {
+  ledger.emplace(samples, options.experiment.train.epochs);
+  samples_trained = 0;
+  chain_hash = 0;
+  totals.clear();
 }
 
 // After the checkpoint's state is loaded: the commits that the log holds, and the members.
@@ -246,10 +267,7 @@ void Chief::Impl::RollBack(const std::string& reason) {
   if (durable) {
     if (absl::Status status = LoadState(*durable); !status.ok()) return Fail(std::move(status));
   } else {
-    ledger.emplace(samples, options.experiment.train.epochs);
-    samples_trained = 0;
-    chain_hash = 0;
-    totals.clear();
+    ForgetTraining();
   }
   for (const auto& [incarnation, worker] : workers) {
     if (worker.rank) totals.try_emplace(worker.name);

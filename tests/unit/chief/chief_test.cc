@@ -257,14 +257,35 @@ TEST_CASE("a resumed job goes on from the checkpoint's ledger", "[chief]") {
 
 TEST_CASE("a checkpoint of another model is refused with its place named", "[chief]") {
   FakeClusterOptions options;
+  options.overrides = "checkpoint.every_commits=5";
   FakeCluster first(options);
-  first.RunUntil([&] { return !first.manifests().empty(); });
-  options.resume = first.manifests().front();
+  first.RunUntil([&] { return first.manifests().size() == 2; });
+  options.resume = first.manifests().back();
   options.resume->tensors[0].name = "other/weight";
   FakeCluster second(options);
   REQUIRE(second.Run());
   REQUIRE(second.end()->status.code() == absl::StatusCode::kInvalidArgument);
   REQUIRE(absl::StrContains(second.end()->status.message(), "other/weight"));
+}
+
+TEST_CASE("a checkpoint in which nothing was trained binds nobody to its model", "[chief]") {
+  FakeClusterOptions options;
+  FakeCluster first(options);
+  first.RunUntil([&] { return !first.manifests().empty(); });
+  options.resume = first.manifests().front();
+  REQUIRE(options.resume->samples_trained == 0);
+  const bool fits = GENERATE(true, false);
+  if (!fits) options.resume->tensors[0].name = "other/weight";
+  FakeCluster second(options);
+  REQUIRE(second.Run());
+  INFO(second.end()->status.ToString());
+  REQUIRE(second.end()->summary.status == "finished");
+  CheckEveryPositionOnce(second, options.samples, 1);
+  const auto rollbacks = std::count_if(second.log().begin(), second.log().end(), [](const LogRecord& record) {
+    const auto* rollback = std::get_if<RollbackRecord>(&record);
+    return rollback != nullptr && rollback->checkpoint == Version{};
+  });
+  REQUIRE(rollbacks == (fits ? 0 : 1));
 }
 
 TEST_CASE("below workers_min nothing commits, and the job goes on when others come", "[chief]") {
