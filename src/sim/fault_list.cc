@@ -49,6 +49,51 @@ bool IsNode(const std::string& node) {
   return role == "worker" || (role == "ps" && number < kMostServers);
 }
 
+constexpr std::int64_t kMaxMs = 3'600'000;
+
+std::string NodeNames() { return absl::StrCat("chief, worker:N or ps:N (N below ", kMostServers, ")"); }
+
+// What a field's value is to be; "" where there is no such field.
+std::string Expected(const std::string& field) {
+  if (field == "at_ms" || field == "for_ms") {
+    return absl::StrCat("a whole number of milliseconds from 0 to ", kMaxMs, ", an hour");
+  }
+  if (field == "count") return absl::StrCat("a whole number from 1 to ", kMostServers);
+  if (field == "share") return "a number from 0 to 1";
+  if (field == "node" || field == "peer") return absl::StrCat("a text: ", NodeNames());
+  if (field == "kind") return absl::StrCat("one of ", KindNames());
+  return "";
+}
+
+// False: the value is not of the field.
+bool Take(const std::string& field, const Json& value, Fault& fault) {
+  const auto whole = [&value](std::int64_t& into) {
+    const bool fits = value.is_number_unsigned() && value.get<std::uint64_t>() <= kMaxMs;
+    if (fits) into = value.get<std::int64_t>();
+    return fits;
+  };
+  const auto text = [&value](std::string& into) {
+    if (value.is_string()) into = value.get<std::string>();
+    return value.is_string();
+  };
+  if (field == "at_ms") return whole(fault.at_ms);
+  if (field == "for_ms") return whole(fault.for_ms);
+  if (field == "count") return whole(fault.count);
+  if (field == "node") return text(fault.node);
+  if (field == "peer") return text(fault.peer);
+  if (field == "share") {
+    const bool fits = value.is_number() && value.get<double>() >= 0 && value.get<double>() <= 1;
+    if (fits) fault.share = value.get<double>();
+    return fits;
+  }
+  for (const KindName& entry : kKinds) {
+    if (value != entry.name) continue;
+    fault.kind = entry.kind;
+    return true;
+  }
+  return false;
+}
+
 // "" or why nothing like it can happen.
 std::string Problem(const Fault& fault) {
   const bool of_job = fault.kind == FaultKind::kScale || fault.kind == FaultKind::kStop ||
@@ -56,7 +101,7 @@ std::string Problem(const Fault& fault) {
                       fault.kind == FaultKind::kCrashAll;
   const bool of_pair =
       fault.kind == FaultKind::kBreak || fault.kind == FaultKind::kPartition || fault.kind == FaultKind::kSlow;
-  const std::string nodes = absl::StrCat("chief, worker:N or ps:N (N below ", kMostServers, ")");
+  const std::string nodes = NodeNames();
   const std::string what = ToString(fault.kind);
   if (!of_job && fault.node.empty()) return absl::StrCat(what, " needs a node: ", nodes);
   if (of_pair && fault.peer.empty()) return absl::StrCat(what, " needs a peer: ", nodes);
@@ -79,8 +124,6 @@ std::string Problem(const Fault& fault) {
   if (lasts && fault.for_ms == 0) return absl::StrCat(what, " needs for_ms, above 0");
   return "";
 }
-
-constexpr std::int64_t kMaxMs = 3'600'000;
 
 }  // namespace
 
@@ -127,37 +170,17 @@ absl::StatusOr<std::vector<Fault>> FaultsFromJson(std::string_view json, std::st
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!list[i].is_object()) return wrong(i, "not an object");
     Fault fault;
-    bool known_kind = false;
     for (const auto& [key, value] : list[i].items()) {
-      if (key == "at_ms" && value.is_number_unsigned()) {
-        fault.at_ms = value.get<std::int64_t>();
-      } else if (key == "for_ms" && value.is_number_unsigned()) {
-        fault.for_ms = value.get<std::int64_t>();
-      } else if (key == "count" && value.is_number_unsigned() && value.get<std::uint64_t>() <= kMaxMs) {
-        fault.count = value.get<std::int64_t>();
-      } else if (key == "share" && value.is_number() && value.get<double>() >= 0 && value.get<double>() <= 1) {
-        fault.share = value.get<double>();
-      } else if (key == "node" && value.is_string()) {
-        fault.node = value.get<std::string>();
-      } else if (key == "peer" && value.is_string()) {
-        fault.peer = value.get<std::string>();
-      } else if (key == "kind" && value.is_string()) {
-        for (const KindName& entry : kKinds) {
-          if (value.get<std::string>() != entry.name) continue;
-          fault.kind = entry.kind;
-          known_kind = true;
-        }
-      } else {
-        return wrong(i, absl::StrCat("'", key, "': ", value.dump(),
-                                     " does not fit; fields are at_ms, kind, node, peer, for_ms, share, count"));
+      const std::string expected = Expected(key);
+      if (expected.empty()) {
+        return wrong(i,
+                     absl::StrCat("'", key, "' is no field; they are at_ms, kind, node, peer, for_ms, share, count"));
       }
+      if (!Take(key, value, fault))
+        return wrong(i, absl::StrCat("'", key, "': ", value.dump(), "; expected ", expected));
     }
-    if (!known_kind)
-      return wrong(i, absl::StrCat("kind is ", list[i].value("kind", Json()).dump(), "; there are ", KindNames()));
+    if (!list[i].contains("kind")) return wrong(i, absl::StrCat("it has no 'kind': ", Expected("kind")));
     if (std::string problem = Problem(fault); !problem.empty()) return wrong(i, std::move(problem));
-    if (std::max(fault.at_ms, fault.for_ms) > kMaxMs || std::min(fault.at_ms, fault.for_ms) < 0) {
-      return wrong(i, absl::StrCat("a time is above ", kMaxMs, " ms, an hour"));
-    }
     faults.push_back(std::move(fault));
   }
   std::stable_sort(faults.begin(), faults.end(), [](const Fault& a, const Fault& b) { return a.at_ms < b.at_ms; });

@@ -58,14 +58,20 @@ TEST_CASE("a list of faults comes back from its file", "[sim]") {
 
 TEST_CASE("a wrong list of faults names the entry and the field", "[sim]") {
   auto error = [](const char* json) { return std::string(FaultsFromJson(json, "f.json").status().message()); };
-  CHECK_THAT(error(R"([{"kind": "scale", "count": -1}])"), Catch::Contains("fault 0: 'count': -1"));
+  CHECK_THAT(error(R"([{"kind": "scale", "count": -1}])"),
+             Catch::Contains("fault 0: 'count': -1; expected a whole number from 1 to 64"));
   CHECK(error("{") == "f.json: not a JSON list of faults");
   CHECK_THAT(error(R"([{"kind": "pause", "node": "chief", "for_ms": 5}, {"kind": "paws"}])"),
-             Catch::Contains("fault 1: kind is \"paws\""));
-  CHECK_THAT(error(R"([{"kind": "kill", "share": 2}])"), Catch::Contains("fault 0: 'share': 2"));
-  CHECK_THAT(error(R"([{"kind": "kill", "at_ms": -1}])"), Catch::Contains("fault 0: 'at_ms': -1"));
-  CHECK_THAT(error(R"([{"at_ms": 1}])"), Catch::Contains("fault 0: kind is null"));
-  CHECK_THAT(error(R"([{"at_ms": 1, "kind": "bogus"}])"), Catch::Contains("kind is \"bogus\"; there are kill, vanish"));
+             Catch::Contains("fault 1: 'kind': \"paws\"; expected one of kill, vanish"));
+  CHECK_THAT(error(R"([{"kind": "kill", "share": 2}])"),
+             Catch::Contains("fault 0: 'share': 2; expected a number from 0 to 1"));
+  CHECK_THAT(error(R"([{"kind": "kill", "at_ms": -1}])"),
+             Catch::Contains("fault 0: 'at_ms': -1; expected a whole number of milliseconds from 0 to 3600000"));
+  CHECK_THAT(error(R"([{"kind": "kill", "for_ms": 1.5}])"),
+             Catch::Contains("fault 0: 'for_ms': 1.5; expected a whole"));
+  CHECK_THAT(error(R"([{"kind": "kill", "node": 1}])"), Catch::Contains("'node': 1; expected a text: chief, worker:N"));
+  CHECK_THAT(error(R"([{"kind": "kill", "nodes": "ps:0"}])"), Catch::Contains("'nodes' is no field; they are at_ms"));
+  CHECK_THAT(error(R"([{"at_ms": 1}])"), Catch::Contains("fault 0: it has no 'kind': one of kill"));
   CHECK_THAT(error(R"([{"at_ms": 1, "kind": "kill"}])"),
              Catch::Contains("kill needs a node: chief, worker:N or ps:N (N below 64)"));
   CHECK_THAT(error(R"([{"at_ms": 1, "kind": "kill", "node": "wroker:1"}])"), Catch::Contains("node is 'wroker:1'"));
