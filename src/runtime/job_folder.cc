@@ -30,8 +30,9 @@ absl::StatusOr<ModelDirLock> ModelDirLock::Take(const std::string& model_dir) {
   const int error = errno;
   close(fd);
   if (error == EWOULDBLOCK) {
-    return absl::AlreadyExistsError(absl::StrCat(
-        "model_dir ", model_dir, " is in use by another job's chief; give each job a model_dir of its own"));
+    return absl::FailedPreconditionError(absl::StrCat("model_dir ", model_dir,
+                                                      " is in use by a chief that runs (it holds ", path,
+                                                      "); give each job a model_dir of its own"));
   }
   return absl::InternalError(absl::StrCat("cannot lock ", path, ": ", strerror(error)));
 }

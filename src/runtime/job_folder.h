@@ -15,7 +15,7 @@ namespace evenkeel {
 // An advisory lock on MODEL_DIR/chief.lock; the kernel lets go when the process ends, however it ends.
 class ModelDirLock {
  public:
-  // Errors: kAlreadyExists when another process holds it.
+  // Errors: kFailedPrecondition when another process holds it.
   static absl::StatusOr<ModelDirLock> Take(const std::string& model_dir);
   ModelDirLock(ModelDirLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   ModelDirLock& operator=(ModelDirLock&&) = delete;
