@@ -63,7 +63,6 @@ void Server::Say(LogLevel level, std::string text) { actions_.push_back(LogLine{
 
 void Server::Fail(absl::Status status) {
   if (ended_) return;
-  Say(LogLevel::kError, std::string(status.message()));
   if (welcomed_) ToChief(Leave{.reason = absl::StrCat("failed: ", status.message())});
   actions_.push_back(Finish{std::move(status)});
   ended_ = true;
