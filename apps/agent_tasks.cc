@@ -111,7 +111,7 @@ class Maker {
     AgentTasks made;
     EK_ASSIGN_OR_RETURN(made.tasks, cluster ? OfCluster() : OfNoCluster());
     if (!options_.chief.empty()) {
-      EK_ASSIGN_OR_RETURN(const HostPort chief, ParseHostPort(options_.chief));
+      EK_ASSIGN_OR_RETURN(const HostPort chief, ParseChiefAddress(options_.chief));
       made.chief_address = chief.ToString();
     } else if (cluster && cluster_.chief.port != 0) {
       made.chief_address = cluster_.chief.ToString();

@@ -36,7 +36,8 @@ int Check(const Options& options) {
   const auto experiment = LoadExperiment(options.role.experiment, options.role.overrides);
   absl::Status fits = experiment.status();
   if (fits.ok() && cluster.ok()) fits = CheckExperimentFits(*experiment, *cluster, options.chief_trains);
-  report.Add("experiment", fits.ok() ? "spec " + experiment->spec_hash : absl::StatusOr<std::string>(std::move(fits)));
+  report.Add("experiment", fits.ok() ? DescribeExperiment(*experiment, cluster, options.chief_trains)
+                                     : absl::StatusOr<std::string>(std::move(fits)));
   if (cluster.ok()) {
     report.Add("addresses", CheckAddresses(*cluster));
     report.Add("ports", CheckPorts(*cluster));

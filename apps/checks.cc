@@ -95,6 +95,19 @@ absl::StatusOr<std::string> DescribeCluster(const Cluster& cluster, bool chief_t
                       " workers, ", cluster.evaluators.size(), " evaluators");
 }
 
+std::string DescribeExperiment(const Experiment& experiment, const absl::StatusOr<Cluster>& cluster,
+                               bool chief_trains) {
+  std::string text = absl::StrCat("spec ", experiment.spec_hash);
+  if (!cluster.ok()) return text;
+  const std::int64_t listed = static_cast<std::int64_t>(cluster->workers.size()) + (chief_trains ? 1 : 0);
+  const std::int64_t wanted = experiment.membership.workers_min;
+  if (wanted > listed) {
+    absl::StrAppend(&text, "; membership.workers_min is ", wanted, ", the cluster lists ", listed,
+                    ": the others must come with evenkeel-worker --chief ", cluster->chief.ToString());
+  }
+  return text;
+}
+
 absl::StatusOr<std::string> CheckAddresses(const Cluster& cluster) {
   std::set<std::string> hosts;
   for (const HostPort& address : All(cluster)) {

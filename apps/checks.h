@@ -14,6 +14,7 @@ namespace evenkeel::apps {
 
 // Also batch_size_list.
 absl::StatusOr<std::string> DescribeCluster(const Cluster& cluster, bool chief_trains);
+std::string DescribeExperiment(const Experiment& experiment, const absl::StatusOr<Cluster>& cluster, bool chief_trains);
 // Every host name stands for an address.
 absl::StatusOr<std::string> CheckAddresses(const Cluster& cluster);
 // The ports of chief and servers that are this machine's can be listened on.

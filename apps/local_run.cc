@@ -362,14 +362,13 @@ int LocalRun::Conclude() {
   std::string status;
   if (chief.ok() || (!chief.signalled && chief.value == static_cast<int>(ExitCode::kFailed))) {
     if (summary.ok()) {
-      for (const std::string& line : SummaryLines(*summary, options_.job.model_dir)) display_.Say(line);
+      for (const std::string& line : SummaryLines(*summary, options_.job.model_dir, gave_up_)) display_.Say(line);
       const auto json = nlohmann::json::parse(*summary, nullptr, false);
       if (json.is_object()) status = json.value("status", "");
     } else {
       display_.Say(std::string(summary.status().message()));
     }
   }
-  if (!gave_up_.empty()) display_.Say(absl::StrCat("stopped by launch: ", gave_up_));
   if (told_ > 0) return static_cast<int>(ExitCode::kInterrupted);
   if (!chief.ok() && !chief.signalled) return chief.value;
   if (failure_code_ != 0) return failure_code_;

@@ -23,7 +23,7 @@ struct Options {
 };
 
 absl::StatusOr<std::string> Order(const Body& order, const Options& options) {
-  EK_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(options.chief));
+  EK_ASSIGN_OR_RETURN(const HostPort address, ParseChiefAddress(options.chief));
   const std::unique_ptr<Transport> transport = MakeGrpcTransport({});
   StopSource stop;
   EK_ASSIGN_OR_RETURN(const Body answer, Ask(order, address.ToString(), *transport, Clock::Real(), stop,

@@ -328,7 +328,8 @@ std::vector<std::string> MembershipNews::Take(std::string_view status_json) {
   return lines;
 }
 
-std::vector<std::string> SummaryLines(std::string_view summary_json, const std::string& model_dir) {
+std::vector<std::string> SummaryLines(std::string_view summary_json, const std::string& model_dir,
+                                      const std::string& stopped_for) {
   const Json summary = Parse(summary_json);
   if (!summary.is_object()) return {"summary.json is not readable"};
   std::vector<std::string> lines;
@@ -336,14 +337,18 @@ std::vector<std::string> SummaryLines(std::string_view summary_json, const std::
                                   Counted(static_cast<std::uint64_t>(Whole(summary, "commits")), "commit"),
                                   Counted(static_cast<std::uint64_t>(Whole(summary, "epochs")), "whole epoch"),
                                   Clockwise(Number(summary, "wall_seconds")), Number(summary, "examples_per_second")));
-  if (std::string reason = Text(summary, "reason"); !reason.empty()) lines.push_back(absl::StrCat("reason: ", reason));
+  const bool by_signal = !stopped_for.empty() && Text(summary, "status") == "stopped";
+  const std::string reason = by_signal ? stopped_for : Text(summary, "reason");
+  if (!reason.empty()) lines.push_back(absl::StrCat("reason: ", reason));
   lines.push_back(absl::StrCat("train loss ", Value(Field(summary, "train_loss"))));
   if (std::string eval = Metrics(Field(summary, "eval")); !eval.empty()) lines.push_back(absl::StrCat("eval: ", eval));
   if (const Json& best = Field(summary, "best"); best.is_object()) {
     lines.push_back(absl::StrCat("best: ", Text(best, "metric"), " ", Value(Field(best, "value")), " at ",
                                  Text(best, "checkpoint")));
   }
-  lines.push_back(absl::StrCat("parameters_sha256 ", Text(summary, "parameters_sha256")));
+  if (std::string sha256 = Text(summary, "parameters_sha256"); !sha256.empty()) {
+    lines.push_back(absl::StrCat("parameters_sha256 ", sha256));
+  }
   lines.push_back(absl::StrCat("outputs: ", model_dir, " (summary.json, metrics.csv, checkpoints, tensorboard)"));
   return lines;
 }

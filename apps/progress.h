@@ -35,7 +35,9 @@ class MembershipNews {
 };
 
 // What a job leaves: status, speed, losses and metrics, best, fingerprint of the parameters, where outputs lie.
-std::vector<std::string> SummaryLines(std::string_view summary_json, const std::string& model_dir);
+// stopped_for: why its chief was told to stop, which knows only the signal; "": nobody told it.
+std::vector<std::string> SummaryLines(std::string_view summary_json, const std::string& model_dir,
+                                      const std::string& stopped_for = "");
 
 // Shows a running job on standard output: one area redrawn in place on a terminal, else a line at a change, at most one
 // in five seconds.

@@ -65,8 +65,7 @@ absl::Status FindTask(Role role, RoleSetup& setup) {
 absl::Status FindChief(Role role, RoleSetup& setup) {
   if (role == Role::kChief) return absl::OkStatus();
   if (!setup.options.chief.empty()) {
-    EK_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(setup.options.chief));
-    if (address.port == 0) return absl::InvalidArgumentError("--chief: port 0 is nobody's; give the chief's real port");
+    EK_ASSIGN_OR_RETURN(const HostPort address, ParseChiefAddress(setup.options.chief));
     setup.chief_address = address.ToString();
   } else if (setup.cluster) {
     if (setup.cluster->chief.port == 0) {

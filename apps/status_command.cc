@@ -113,7 +113,7 @@ int Status(const Options& options) {
     return Told(
         absl::InvalidArgumentError("no chief: give --chief HOST:PORT, the address at which evenkeel-chief listens"));
   }
-  const auto address = ParseHostPort(options.chief);
+  const auto address = ParseChiefAddress(options.chief);
   if (!address.ok()) return Told(address.status());
   std::optional<Watch> watch;  // before the transport: its threads inherit the blocked signals
   if (options.watch) watch.emplace(options);

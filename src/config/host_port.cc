@@ -76,4 +76,11 @@ absl::StatusOr<HostPort> ParseHostPort(std::string_view text) {
   return out;
 }
 
+absl::StatusOr<HostPort> ParseChiefAddress(std::string_view text) {
+  absl::StatusOr<HostPort> address = ParseHostPort(text);
+  if (address.ok() && address->port != 0) return address;
+  return absl::InvalidArgumentError(
+      Concat("--chief '", text, "': expected HOST:PORT, the address at which evenkeel-chief listens"));
+}
+
 }  // namespace evenkeel

@@ -290,11 +290,11 @@ void ProcessGroup::Kill() {
   }
 }
 
-std::string LastLines(const std::string& path, int lines) {
+std::string LastLines(const std::string& path, int lines, std::int64_t from) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file || lines < 1) return "";
   const std::streamoff size = file.tellg();
-  const std::streamoff begin = std::max<std::streamoff>(0, size - kTailBytes);
+  const std::streamoff begin = std::max<std::streamoff>(std::min<std::streamoff>(from, size), size - kTailBytes);
   std::string text(static_cast<std::size_t>(size - begin), '\0');
   file.seekg(begin);
   file.read(text.data(), size - begin);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,6 +29,9 @@ absl::StatusOr<SupervisedGroup> SupervisedGroup::Create(const SupervisorOptions&
 
 int SupervisedGroup::Add(ProcessSpec spec, RestartOn policy) {
   const int process = supervisor_.Add(spec.name, policy);
+  std::error_code none;  // no log yet
+  const std::uintmax_t size = std::filesystem::file_size(spec.log_file, none);
+  logs_begin_.push_back(none ? 0 : static_cast<std::int64_t>(size));
   specs_.push_back(std::move(spec));
   places_.push_back(-1);
   return process;
@@ -79,8 +84,9 @@ absl::Status SupervisedGroup::Do(const StartProcess& action) {
 }
 
 std::string SupervisedGroup::LogTail(int process) const {
-  const std::string& log = specs_[static_cast<std::size_t>(process)].log_file;
-  const std::string tail = LastLines(log, kLogLines);
+  const auto at = static_cast<std::size_t>(process);
+  const std::string& log = specs_[at].log_file;
+  const std::string tail = LastLines(log, kLogLines, logs_begin_[at]);
   if (tail.empty()) return "";
   return absl::StrCat("  ", absl::StrReplaceAll(tail, {{"\n", "\n  "}}), "\n  (", log, ")");
 }

@@ -24,6 +24,8 @@ struct HostPort {
 };
 // "host:port", "[v6]:port". Errors: kInvalidArgument with the text and what would be right.
 absl::StatusOr<HostPort> ParseHostPort(std::string_view text);
+// Of a chief that listens already: with its real port. Errors: kInvalidArgument, as --chief's.
+absl::StatusOr<HostPort> ParseChiefAddress(std::string_view text);
 
 struct TaskId {
   Role role = Role::kWorker;

@@ -90,7 +90,8 @@ class ProcessGroup {
   int wake_ = -1;                 // eventfd
 };
 
-// The last `lines` lines of a text file, without a final newline; empty when there is none. Reads at most 16 KiB.
-std::string LastLines(const std::string& path, int lines);
+// The last `lines` lines of a text file, of what follows its first `from` bytes, without a final newline; empty when
+// there is none. Reads at most 16 KiB.
+std::string LastLines(const std::string& path, int lines, std::int64_t from = 0);
 
 }  // namespace evenkeel

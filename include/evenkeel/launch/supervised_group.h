@@ -4,6 +4,7 @@
 // Time:      real.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -68,8 +69,9 @@ class SupervisedGroup {
   Supervisor supervisor_;
   ProcessGroup group_;
   std::vector<ProcessSpec> specs_;
-  std::vector<int> places_;     // in group_, by process; -1: never started
-  std::vector<int> occupants_;  // the other way round
+  std::vector<std::int64_t> logs_begin_;  // bytes that are of earlier runs
+  std::vector<int> places_;               // in group_, by process; -1: never started
+  std::vector<int> occupants_;            // the other way round
 };
 
 }  // namespace evenkeel

@@ -128,9 +128,14 @@ TEST_CASE("members that come and go are told once, also after the chief was star
 }
 
 TEST_CASE("a summary counts in whole words", "[apps][fast]") {
-  const Json summary{
+  Json summary{
       {"status", "finished"}, {"commits", 1}, {"epochs", 2}, {"wall_seconds", 65.0}, {"examples_per_second", 10.0}};
   CHECK(SummaryLines(summary.dump(), "/d").front() == "finished: 1 commit, 2 whole epochs in 1:05, 10 examples/s");
+  CHECK(SummaryLines(summary.dump(), "/d", "nobody is left")[1] == "train loss none");
+  summary["status"] = "stopped";
+  summary["reason"] = "SIGTERM";
+  CHECK(SummaryLines(summary.dump(), "/d")[1] == "reason: SIGTERM");
+  CHECK(SummaryLines(summary.dump(), "/d", "nobody is left")[1] == "reason: nobody is left");
 }
 
 }  // namespace evenkeel::apps

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "evenkeel/config/cluster.h"
 
 namespace evenkeel {
@@ -126,6 +127,11 @@ TEST_CASE("addresses are split into host and port, or refused", "[config]") {
     CHECK(host_port(text) == "refused");
   }
   CHECK_THAT(std::string(ParseHostPort("::1:2222").status().message()), Catch::Contains("in brackets, as [::1]:2222"));
+  CHECK(ParseChiefAddress("[::1]:80")->ToString() == "[::1]:80");
+  for (const char* text : {"host", "host:0", ":80"}) {
+    CHECK(ParseChiefAddress(text).status().message() ==
+          absl::StrCat("--chief '", text, "': expected HOST:PORT, the address at which evenkeel-chief listens"));
+  }
 }
 
 TEST_CASE("batch_size_list has an entry for each training task", "[config]") {

@@ -188,6 +188,9 @@ TEST_CASE("the last lines of a log are whole lines", "[launch][fast]") {
   std::ofstream(path) << "one\ntwo\nthree\n";
   CHECK(LastLines(path, 2) == "two\nthree");
   CHECK(LastLines(path, 9) == "one\ntwo\nthree");
+  CHECK(LastLines(path, 9, 4) == "two\nthree");
+  CHECK(LastLines(path, 9, 14).empty());
+  CHECK(LastLines(path, 9, 99).empty());
   std::filesystem::remove_all(folder);
 }
 
