@@ -201,8 +201,13 @@ void Chief::Impl::Commit(SetNumber number) {
     TimeDecided(update);
     decision.samples += update.staged[0]->samples;
     decision.loss_sum += update.staged[0]->loss_sum;
-    CommittedUpdate committed{update.share.update, update.rank, update.share.epoch, update.share.positions, 0,
-                              update.bound_at,     {}};
+    CommittedUpdate committed;
+    committed.update = update.share.update;
+    committed.rank = update.rank;
+    committed.epoch = update.share.epoch;
+    committed.positions = update.share.positions;
+    committed.bound_at = update.bound_at;
+    committed.feedback = update.staged[0]->feedback;
     CommitNumber oldest = commit;
     for (const auto& staged : update.staged) {
       committed.computed_on.push_back(staged->computed_on);

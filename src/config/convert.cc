@@ -286,6 +286,10 @@ SyncConfig ToSync(const config::Sync& sync) {
   return out;
 }
 
+WireDtype ToWireDtype(config::Train::WireDtype dtype) {
+  return dtype == config::Train::WIRE_DTYPE_BFLOAT16 ? WireDtype::kBfloat16 : WireDtype::kFloat32;
+}
+
 TrainConfig ToTrain(const config::Train& train) {
   TrainConfig out;
   out.epochs = train.epochs();
@@ -297,6 +301,8 @@ TrainConfig ToTrain(const config::Train& train) {
   out.schedule = ToSchedule(train.schedule());
   out.bucket_bytes = train.bucket_bytes();
   out.backend = EnumName(train, "backend");
+  out.wire_dtype = ToWireDtype(train.wire_dtype());
+  out.parameter_wire_dtype = ToWireDtype(train.parameter_wire_dtype());
   return out;
 }
 

@@ -184,6 +184,7 @@ void Map(D& d, In<D, CommittedUpdate> m, Out<D, pb::CommittedUpdate> p) {
   EK_VALUE(clock);
   EK_VALUE(bound_at);
   EK_LIST(computed_on);
+  EK_VALUE(feedback);
 }
 template <class D>
 void Map(D& d, In<D, Decision> m, Out<D, pb::Decision> p) {

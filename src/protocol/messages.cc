@@ -68,6 +68,7 @@ std::uint64_t HashDecision(const Decision& decision) {
     for (const Version& version : update.computed_on) {
       hash = MixKey(hash, version.generation.value(), version.commit.value());
     }
+    if (update.feedback > 0) hash = MixKey(hash, update.feedback);
   }
   hash = MixKey(hash, static_cast<std::uint64_t>(decision.samples), std::bit_cast<std::uint64_t>(decision.loss_sum));
   return MixKey(hash, std::bit_cast<std::uint64_t>(decision.learning_rate),

@@ -396,6 +396,7 @@ void Map(D& d, In<D, Staged> m, Out<D, pb::Staged> p) {
   EK_VALUE(non_finite);
   EK_VALUE(non_finite_layer);
   EK_MESSAGE(computed_on);
+  EK_VALUE(feedback);
 }
 template <class D>
 void Map(D& d, In<D, Sealed> m, Out<D, pb::Sealed> p) {
@@ -439,6 +440,8 @@ void Map(D& d, In<D, Stage> m, Out<D, pb::Stage> p) {
   EK_VALUE(non_finite);
   EK_VALUE(non_finite_layer);
   EK_MESSAGE(computed_on);
+  EK_VALUE(feedback);
+  EK_VALUE(mean_of);
 }
 template <class D>
 void Map(D& d, In<D, StageAck> m, Out<D, pb::StageAck> p) {
@@ -452,6 +455,7 @@ void Map(D& d, In<D, Pull> m, Out<D, pb::Pull> p) {
   EK_VALUE(request);
   EK_MESSAGE(at_least);
   EK_VALUE(deadline_ms);
+  EK_VALUE(bfloat16);
 }
 template <class D>
 void Map(D& d, In<D, PullData> m, Out<D, pb::PullData> p) {

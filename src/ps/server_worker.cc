@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "evenkeel/core/bfloat16.h"
 #include "evenkeel/ps/server.h"
 
 namespace evenkeel::ps {
@@ -129,7 +130,7 @@ void Server::OnPull(SessionId session, const Envelope& envelope, const Pull& pul
     return;
   }
   if (admitted && pull.at_least <= published_) {
-    actions_.push_back(ServePull{session, pull.request});
+    actions_.push_back(ServePull{session, pull.request, pull.bfloat16});
     return;
   }
   if (held_pulls_.Contains(session, pull.request)) return;
@@ -140,7 +141,7 @@ void Server::OnPull(SessionId session, const Envelope& envelope, const Pull& pul
   }
   Duration wait = std::clamp(Milliseconds(std::min<std::int64_t>(pull.deadline_ms, 1'000'000'000)), Duration::zero(),
                              options_.max_pull_wait);
-  held_pulls_.Add(session, HeldPull{pull.request, pull.at_least, now + wait});
+  held_pulls_.Add(session, HeldPull{pull.request, pull.at_least, now + wait, pull.bfloat16});
 }
 
 void Server::ServeHeldPulls() {
@@ -154,7 +155,7 @@ std::vector<ServePull> Server::TakePullsOf(Version version) {
     if (pull.at_least > version) return false;
     const Worker* worker = Find(sessions_.at(session).incarnation);
     if (worker == nullptr || !worker->live) return false;
-    taken.push_back({session, pull.request});
+    taken.push_back({session, pull.request, pull.bfloat16});
     return true;
   });
   return taken;
@@ -186,7 +187,16 @@ StageAnswer Server::BeginStage(SessionId session, const Envelope& envelope, cons
           Refusal{RefuseReason::kMalformed, absl::StrCat("bucket ", stage.bucket, " is not one of [0, ", buckets, ")")};
     } else {
       auto expected = stage.bucket < 0 ? 0 : stripe_bytes_[static_cast<size_t>(stage.bucket)];
-      if (payload_bytes != static_cast<std::size_t>(expected)) {
+      const bool statistic = stage.bucket >= 0 && place_.layout->buckets()[static_cast<size_t>(stage.bucket)].statistic;
+      if (stage.mean_of != 0 && !statistic) {
+        expected = expected / WireBytes(WireDtype::kFloat32) * WireBytes(WireDtype::kBfloat16);
+      }
+      if (stage.mean_of < 0 || (stage.mean_of > 0 && statistic)) {
+        refusal = Refusal{
+            RefuseReason::kMalformed,
+            absl::StrCat("bucket ", stage.bucket, " of update ", ToString(stage.update), " cannot be the mean of ",
+                         stage.mean_of, " samples", statistic ? "; statistics travel as float32 sums" : "")};
+      } else if (payload_bytes != static_cast<std::size_t>(expected)) {
         refusal = Refusal{RefuseReason::kMalformed,
                           absl::StrCat("bucket ", stage.bucket, " of update ", ToString(stage.update), " has ",
                                        payload_bytes, " bytes; its stripe here has ", expected)};
@@ -197,7 +207,9 @@ StageAnswer Server::BeginStage(SessionId session, const Envelope& envelope, cons
     RefuseWorker(session, refusal->reason, refusal->text, stage.update);
   } else {
     Worker& worker = workers_.at(envelope.sender);
-    if (OpenStaging(session, worker, stage)) answer.write = Receive(session, worker, stage);
+    if (OpenStaging(session, worker, stage) && SamplesAgree(session, *worker.staging, stage)) {
+      answer.write = Receive(session, worker, stage);
+    }
   }
   answer.actions = Take(now);
   return answer;
@@ -235,6 +247,21 @@ bool Server::OpenStaging(SessionId session, Worker& worker, const Stage& stage) 
   return true;
 }
 
+// A mean is multiplied by what its bucket says, the sum divided by what the closing message says.
+bool Server::SamplesAgree(SessionId session, Staging& staging, const Stage& stage) {
+  for (const std::int64_t samples : {stage.mean_of, stage.closing ? stage.samples : 0}) {
+    if (samples <= 0) continue;
+    if (staging.samples == 0) staging.samples = samples;
+    if (staging.samples == samples) continue;
+    RefuseWorker(session, RefuseReason::kMalformed,
+                 absl::StrCat("update ", ToString(stage.update), " says that it covers ", samples, " samples and ",
+                              staging.samples),
+                 stage.update);
+    return false;
+  }
+  return true;
+}
+
 std::optional<StageWrite> Server::Receive(SessionId session, Worker& worker, const Stage& stage) {
   Staging& staging = *worker.staging;
   std::optional<StageWrite> write;
@@ -243,8 +270,8 @@ std::optional<StageWrite> Server::Receive(SessionId session, Worker& worker, con
         staging.buckets[static_cast<size_t>(stage.bucket)] == BucketState::kMissing) {
       staging.buckets[static_cast<size_t>(stage.bucket)] = BucketState::kWriting;
       ++slots_[worker.slot->value()].writers;
-      write =
-          StageWrite{configuration_, *worker.slot, stage.update, stage.attempt, stage.bucket, stage.closing, session};
+      write = StageWrite{configuration_, *worker.slot,  stage.update, stage.attempt,
+                         stage.bucket,   stage.closing, session,      stage.mean_of};
     }
     if (stage.closing && !staging.closing) staging.closing = stage;
     TryComplete(worker);
@@ -303,7 +330,8 @@ void Server::SendStaged(const Staging& staging) {
                  .loss_sum = staging.closing->loss_sum,
                  .non_finite = staging.closing->non_finite,
                  .non_finite_layer = staging.closing->non_finite_layer,
-                 .computed_on = staging.closing->computed_on});
+                 .computed_on = staging.closing->computed_on,
+                 .feedback = staging.closing->feedback});
 }
 
 Actions Server::OnWorkerClosed(SessionId session, TimePoint now) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "evenkeel/core/bfloat16.h"
 #include "evenkeel/core/status.h"
 #include "replay/compare.h"
 
@@ -114,7 +115,7 @@ absl::StatusOr<VersionWindow> Stretch::OpenWindow(std::span<const LineCommit> co
       }
     }
   }
-  VersionWindow window(std::move(last_use));
+  VersionWindow window(std::move(last_use), experiment_.train.parameter_wire_dtype);
   window.Publish(start.commit, *shard_);
   return window;
 }
@@ -190,6 +191,42 @@ void Stretch::CheckComputed(const LineCommit& commit, const UpdatePipeline::Comp
   }
 }
 
+void Stretch::PassWire(const CommittedUpdate& update, std::int64_t samples, ps::StageSlot slot) {
+  if (experiment_.train.wire_dtype == WireDtype::kFloat32 || samples <= 0) return;
+  Rest& rest = rests_[update.update.incarnation];
+  const ParameterLayout& layout = *shard_->place().layout;
+  bool kept = update.feedback > 0;
+  if (kept && rest.sequence != update.feedback) {
+    kept = false;
+    context_.exact = false;
+    if (!std::exchange(said_rest_, true)) {
+      context_.report.notes.push_back(absl::StrCat("what rounding for the wire took from update ", update.feedback,
+                                                   " of incarnation ", update.update.incarnation.value(),
+                                                   " is not known here: begin at the job's start for the same bits"));
+    }
+  }
+  rest.sequence = update.update.sequence;
+  rest.floats.resize(static_cast<std::size_t>(layout.parameter_floats()));
+  std::size_t at = 0;
+  for (std::size_t b = 0; b < layout.buckets().size(); ++b) {
+    if (layout.buckets()[b].statistic) continue;
+    const std::span<float> sums = shard_->StageInto(slot, static_cast<int>(b));
+    const std::span<float> part = std::span(rest.floats).subspan(at, sums.size());
+    at += sums.size();
+    means_.resize(std::max(means_.size(), sums.size()));
+    const std::span<std::uint16_t> means = std::span(means_).first(sums.size());
+    EncodeMeans(sums, samples, kept ? part : std::span<float>(), means, part);
+    DecodeSums(means, samples, sums);
+  }
+}
+
+// Of workers that have no update any more.
+void Stretch::ForgetRests(std::span<const LineCommit> commits, std::size_t done) {
+  for (const CommittedUpdate& update : commits[done].decision.updates) {
+    if (last_update_.at(update.update.incarnation) == done) rests_.erase(update.update.incarnation);
+  }
+}
+
 void Stretch::CheckClipping(const Decision& decision, std::span<const ps::StageSlot> slots) {
   const double limit = static_cast<double>(experiment_.train.optimizer.clip_norm);
   double scale = 1;
@@ -246,14 +283,22 @@ absl::Status Stretch::Run(std::span<const LineCommit> commits) {
   if (from_seed_) EK_RETURN_IF_ERROR(Compare());
   EK_ASSIGN_OR_RETURN(VersionWindow window, OpenWindow(commits));
   EK_ASSIGN_OR_RETURN(const std::unique_ptr<UpdatePipeline> pipeline, OpenPipeline(commits, window));
+  last_update_.clear();
+  for (std::size_t i = 0; i < commits.size(); ++i) {
+    for (const CommittedUpdate& update : commits[i].decision.updates) last_update_[update.update.incarnation] = i;
+  }
   for (const LineCommit& commit : commits) {
     const Decision& decision = commit.decision;
     EK_ASSIGN_OR_RETURN(const UpdatePipeline::Computed computed, pipeline->Next(version().commit));
     context_.exact = context_.exact && Reproducible(commit);
     CheckComputed(commit, computed);
+    for (std::size_t i = 0; i < computed.slots.size(); ++i) {
+      PassWire(decision.updates[i], computed.results[i].samples, computed.slots[i]);
+    }
     CheckClipping(decision, computed.slots);
     shard_->Apply(decision, computed.slots);
     pipeline->Release(computed);
+    ForgetRests(commits, static_cast<std::size_t>(&commit - commits.data()));
     EK_RETURN_IF_ERROR(Compare());
     window.Applied(decision.version.commit);
     window.Publish(decision.version.commit, *shard_);

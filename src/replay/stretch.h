@@ -3,6 +3,7 @@
 // Threading: none; computes on threads of its own.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -64,6 +65,9 @@ class Stretch {
   // whether it agrees or not: each stretch between checkpoints is judged by itself.
   absl::Status Compare();
   void CheckComputed(const LineCommit& commit, const UpdatePipeline::Computed& computed);
+  // What the wire made of an update's gradient, in its slot.
+  void PassWire(const CommittedUpdate& update, std::int64_t samples, ps::StageSlot slot);
+  void ForgetRests(std::span<const LineCommit> commits, std::size_t done);
   void CheckClipping(const Decision& decision, std::span<const ps::StageSlot> slots);
 
   Context& context_;
@@ -73,6 +77,15 @@ class Stretch {
   std::unique_ptr<ThreadPool> pool_;                // applies
   std::unique_ptr<ps::Shard> shard_;
   bool from_seed_ = false;
+  // On a 16-bit wire, what rounding took from each worker's newest update: by bucket, one after the other.
+  struct Rest {
+    std::uint64_t sequence = 0;
+    std::vector<float> floats;
+  };
+  std::map<Incarnation, Rest> rests_;
+  std::map<Incarnation, std::size_t> last_update_;  // commit of the stretch, by index
+  std::vector<std::uint16_t> means_;
+  bool said_rest_ = false;
 };
 
 }  // namespace evenkeel::replay

@@ -36,6 +36,13 @@ void VersionWindow::Publish(CommitNumber commit, const ps::Shard& shard) {
     spare_.pop_back();
   }
   CopyFlat(shard, *floats);
+  if (wire_ == WireDtype::kBfloat16) {
+    const std::span<float> parameters =
+        std::span(*floats).first(static_cast<std::size_t>(shard.place().layout->parameter_floats()));
+    rounded_.resize(parameters.size());
+    Round(parameters, rounded_);
+    DecodeSums(rounded_, 1, parameters);
+  }
   versions_[commit] = std::move(floats);
 }
 

@@ -4,10 +4,12 @@
 // Limits: as many versions as the log's later commits need: at most one a worker and server.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <vector>
 
+#include "evenkeel/core/bfloat16.h"
 #include "evenkeel/core/ids.h"
 #include "evenkeel/ps/shard.h"
 
@@ -24,7 +26,9 @@ void CopyFlatSlot(const ps::Shard& shard, int slot, std::span<float> out);
 class VersionWindow {
  public:
   // `last_use`: for each version that an update was computed on, the last commit that holds such an update.
-  explicit VersionWindow(std::map<CommitNumber, CommitNumber> last_use) : last_use_(std::move(last_use)) {}
+  // `wire`: parameters are as they came to the workers.
+  VersionWindow(std::map<CommitNumber, CommitNumber> last_use, WireDtype wire)
+      : last_use_(std::move(last_use)), wire_(wire) {}
 
   // Keeps the shard's newest version if anybody will need it.
   void Publish(CommitNumber commit, const ps::Shard& shard);
@@ -35,6 +39,8 @@ class VersionWindow {
 
  private:
   std::map<CommitNumber, CommitNumber> last_use_;
+  WireDtype wire_;
+  std::vector<std::uint16_t> rounded_;
   std::map<CommitNumber, std::shared_ptr<FlatVector>> versions_;
   std::vector<std::shared_ptr<FlatVector>> spare_;
 };

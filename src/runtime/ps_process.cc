@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "evenkeel/checkpoint/checkpoint.h"
+#include "evenkeel/core/bfloat16.h"
 #include "evenkeel/core/log.h"
 #include "evenkeel/core/random.h"
 #include "evenkeel/core/status.h"
@@ -184,7 +185,16 @@ void PsProcess::SendBucket(const Answering& answering, const ps::PinnedVersion& 
   const std::span<const float> stripe = shard->StripeOf(version, bucket);
   if (stripe.empty()) return;
   Message message{envelope, PullData{.request = answering.pull.request, .version = version.version, .bucket = bucket}};
-  (void)stream->Send(std::move(message), PayloadOut{std::as_bytes(stripe), version.owner});
+  const bool rounded =
+      answering.pull.bfloat16 && !shard->place().layout->buckets()[static_cast<std::size_t>(bucket)].statistic;
+  if (!rounded) {
+    (void)stream->Send(std::move(message), PayloadOut{std::as_bytes(stripe), version.owner});
+  } else if (absl::StatusOr<PayloadOut> payload = rounded_.Get(shard, version, bucket); payload.ok()) {
+    (void)stream->Send(std::move(message), *std::move(payload));
+  } else {
+    LogError(absl::StrCat("cannot round ", ToString(version.version), ": ", payload.status().message()));
+    RefusePull(*stream, envelope, answering.pull.request);
+  }
 }
 
 void PsProcess::RefusePull(Stream& stream, const Envelope& envelope, std::uint64_t request) const {
@@ -299,7 +309,19 @@ std::optional<PsProcess::StripeWrite> PsProcess::BeginStage(SessionId session, c
   return stripe;
 }
 
+std::span<std::byte> PsProcess::StripeWrite::Into() const {
+  const std::span<float> sums = shard->StageInto(write.slot, write.bucket);
+  return write.mean_of > 0 ? std::as_writable_bytes(UpperHalf(sums)) : std::as_writable_bytes(sums);
+}
+
+void PsProcess::StripeWrite::Expand() const {
+  if (write.mean_of <= 0) return;
+  const std::span<float> sums = shard->StageInto(write.slot, write.bucket);
+  DecodeSums(UpperHalf(sums), write.mean_of, sums);
+}
+
 void PsProcess::EndStage(const StripeWrite& stripe, bool whole) {
+  if (whole) stripe.Expand();
   if (TimelineOn()) {
     const std::string what = stripe.write.closing ? "all buckets" : absl::StrCat("bucket ", stripe.write.bucket);
     TimelineMark("staged", absl::StrCat(what, " of ", ToString(stripe.write.update), whole ? "" : ", in part"),

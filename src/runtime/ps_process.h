@@ -23,6 +23,7 @@
 #include "evenkeel/ps/server.h"
 #include "evenkeel/ps/shard.h"
 #include "evenkeel/runtime/ps_runner.h"
+#include "runtime/rounded_versions.h"
 #include "runtime/state_fetch.h"
 
 namespace evenkeel {
@@ -47,7 +48,10 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   struct StripeWrite {
     ps::StageWrite write;
     std::shared_ptr<ps::Shard> shard;  // whose memory it is
-    std::span<std::byte> Into() const { return std::as_writable_bytes(shard->StageInto(write.slot, write.bucket)); }
+    // For the payload.
+    std::span<std::byte> Into() const;
+    // The payload is there: makes sums of what came as means.
+    void Expand() const;
   };
   // nullopt: its bytes are not wanted. Otherwise EndStage follows, once.
   std::optional<StripeWrite> BeginStage(SessionId session, const Message& stage, std::size_t payload_bytes)
@@ -133,7 +137,7 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   };
   std::vector<Answering> TakePullsOf(Version version) ABSL_LOCKS_EXCLUDED(mutex_);
   void RefusePull(Stream& stream, const Envelope& envelope, std::uint64_t request) const;
-  static void SendBucket(const Answering& answering, const ps::PinnedVersion& version, std::int32_t bucket);
+  void SendBucket(const Answering& answering, const ps::PinnedVersion& version, std::int32_t bucket);
   static absl::Status CopyOwn(const ps::Shard& from, ps::Shard& to, const std::vector<ps::Shard::MovePiece>& pieces);
   void Forget(std::uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);  // what was prepared; 0: whatever it is
   std::shared_ptr<ps::Shard> shard() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -146,6 +150,7 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   SnapshotDone WriteSnapshot(const SnapshotJob& job);
 
   const PsOptions options_;
+  RoundedVersions rounded_;
   const Incarnation former_;
   Transport& transport_;
   Storage& storage_;

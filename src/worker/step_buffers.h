@@ -1,9 +1,11 @@
 // A worker's memory: the pulled parameters and the step's gradients, both flat vectors in the layout's order, and which
-// buckets the backward pass has finished.
+// buckets the backward pass has finished. On a 16-bit wire also the gradients as they travel, and what rounding took
+// from them.
 //
 // Threading: Place is for any thread; the rest for the step loop.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -11,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "evenkeel/core/arena.h"
+#include "evenkeel/core/bfloat16.h"
 #include "evenkeel/core/mutex.h"
 #include "evenkeel/protocol/layout.h"
 #include "evenkeel/protocol/stream.h"
@@ -19,7 +22,7 @@ namespace evenkeel {
 
 class StepBuffers {
  public:
-  static absl::StatusOr<std::unique_ptr<StepBuffers>> Create(ParameterLayout layout);
+  static absl::StatusOr<std::unique_ptr<StepBuffers>> Create(ParameterLayout layout, WireDtype wire);
 
   const ParameterLayout& layout() const { return layout_; }
   // One pointer a tensor, for Model::Bind.
@@ -37,14 +40,30 @@ class StepBuffers {
   bool BeginStep(TimePoint deadline);
   // Tensor i's gradient is final; calls `bucket_ready` for each bucket that is complete with it.
   void TensorReady(int tensor, const std::function<void(int)>& bucket_ready);
-  // The server's part of a bucket's gradient; held until the transport has sent it.
+  // Whether the bucket travels as means of bfloat16.
+  bool Means(int bucket) const {
+    return wire_ == WireDtype::kBfloat16 && !layout_.buckets()[static_cast<std::size_t>(bucket)].statistic;
+  }
+  // Makes them, once a step, of a finished bucket; nothing where they are none.
+  void Encode(int bucket, std::int64_t samples);
+  // The step's update has committed: what rounding took from it is added to the next one.
+  void KeepRest();
+  // Nothing is added to the next one.
+  void DropRest() { rest_kept_ = false; }
+  // The server's part of a bucket's gradient as it travels; held until the transport has sent it.
   PayloadOut Gradient(int bucket, ServerIndex server);
 
  private:
-  explicit StepBuffers(ParameterLayout layout) : layout_(std::move(layout)) {}
+  StepBuffers(ParameterLayout layout, WireDtype wire) : layout_(std::move(layout)), wire_(wire) {}
+
+  std::span<std::uint16_t> MeansOf(std::int64_t begin, std::int64_t end) const;  // floats, in the flat vector
 
   ParameterLayout layout_;
+  const WireDtype wire_;
   Arena parameters_, gradients_;
+  Arena means_;         // bfloat16, of the parameters' segment, as the next two
+  Arena kept_, fresh_;  // what rounding took: from the last update that committed, from this one
+  bool rest_kept_ = false;
   std::vector<std::vector<int>> buckets_of_tensor_;
   std::vector<int> tensors_in_bucket_;
   std::vector<int> missing_;  // tensors a bucket still waits for

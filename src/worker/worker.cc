@@ -53,6 +53,7 @@ void Worker::OnWelcome(const Welcome& welcome, const Envelope& envelope) {
   if (welcome_) {
     servers_moved_ = true;
     if (welcome_->incarnation != welcome.incarnation) renewed_ = true;
+    if (generation_ != envelope.generation) rest_in_doubt_ = true;  // it may be of an update that was taken back
     if (term_ != envelope.term || generation_ != envelope.generation || welcome_layout_ != envelope.layout) {
       // What the chief before this one had granted is void, and a layout changes only when no ticket is bound.
       Supersede();
@@ -68,7 +69,9 @@ void Worker::OnWelcome(const Welcome& welcome, const Envelope& envelope) {
 
 // A bound ticket follows the outcome of the one before; where that was lost with a broken stream, it stands for it.
 void Worker::Supersede() {
-  if (current_ && !(outcome_ && outcome_->update == *current_)) outcome_ = Outcome{*current_, false, {}};
+  if (!current_ || (outcome_ && outcome_->update == *current_)) return;
+  outcome_ = Outcome{*current_, false, {}};
+  rest_in_doubt_ = true;  // it may have been committed
 }
 
 void Worker::OnChiefMessage(Message message) {
@@ -252,7 +255,7 @@ absl::Status Worker::Divide(const Welcome& welcome) {
     if (buffers_) {
       buffers_->Divide(std::move(layout));
     } else {
-      EK_ASSIGN_OR_RETURN(buffers_, StepBuffers::Create(std::move(layout)));
+      EK_ASSIGN_OR_RETURN(buffers_, StepBuffers::Create(std::move(layout), options_.experiment.train.wire_dtype));
       EK_RETURN_IF_ERROR(model_->Bind(buffers_->ParameterPointers(), buffers_->GradientPointers()));
     }
   }

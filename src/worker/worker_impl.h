@@ -62,7 +62,9 @@ class Worker {
   absl::Status PullParameters(const Ticket& ticket, double* seconds);
   ModelInput InputOf(const Batch& batch);
   absl::StatusOr<StepResult> Compute(const Ticket& ticket, const Batch& batch);
-  void StageBucket(UpdateId update, int bucket, int server);
+  Pull PullOf(const Ticket& ticket, std::uint64_t request, Version version) const;
+  void StageBucket(UpdateId update, std::int64_t samples, int bucket, int server);
+  void KeepRest(UpdateId update);
   void StageAll(int server);
   void StageClosing(int server);
   absl::Status AwaitOutcome(UpdateId update);
@@ -127,12 +129,15 @@ class Worker {
   std::int64_t memory_seen_ = 0;  // samples that memory was held for when it was looked at last
   TimePoint memory_told_;
   BatchSizesSeen sizes_seen_;  // by this process's model
+  std::uint64_t rest_of_ = 0;  // sequence of the update whose rest the buffers keep; 0: none
 
   // Gradients that servers may ask for again: everything up to the outcome.
   struct Staging {
     UpdateId update;
     StepResult result;
     std::vector<Version> computed_on;  // by server
+    std::int64_t samples = 0;          // of its ticket
+    std::uint64_t feedback = 0;        // as Stage's
   };
 
   Mutex mutex_;
@@ -158,6 +163,7 @@ class Worker {
   std::optional<UpdateId> current_ ABSL_GUARDED_BY(mutex_);  // in the step loop's hands
   std::optional<Outcome> outcome_ ABSL_GUARDED_BY(mutex_);   // of current_
   Staging staging_ ABSL_GUARDED_BY(mutex_);
+  bool rest_in_doubt_ ABSL_GUARDED_BY(mutex_) = false;  // what rounding took from the update that rest_of_ names
   // When to stage everything once more, by server: at once on a fresh stream, after a pause when it said retry.
   std::vector<TimePoint> restage_at_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<int, std::vector<std::int32_t>>> missing_ ABSL_GUARDED_BY(mutex_);

@@ -138,6 +138,7 @@ void Worker::BeginNewLife() {
   current_.reset();
   outcome_.reset();
   staging_ = Staging{};
+  rest_in_doubt_ = true;  // another incarnation's
   missing_.clear();
   for (auto* due : {&restage_at_, &pull_at_}) due->assign(due->size(), kNever);
   const TimePoint until = fruitless_lives_ <= 1 ? clock_.Now() : clock_.Now() + rejoin_backoff_->Next();

@@ -41,6 +41,11 @@ void Worker::BeginPull(TimePoint when) {
   pull_at_.assign(pull_at_.size(), when);
 }
 
+Pull Worker::PullOf(const Ticket& ticket, std::uint64_t request, Version version) const {
+  return Pull{request, version, ticket.deadline_ms,
+              options_.experiment.train.parameter_wire_dtype == WireDtype::kBfloat16};
+}
+
 // The next version, before the next ticket says so: servers send it as they make it, while the chief's word is under
 // way. In BSP nothing else can come next but this version again, where the step is dropped, or another generation's.
 void Worker::PullAhead(const Ticket& ticket) {
@@ -61,7 +66,7 @@ void Worker::PullAhead(const Ticket& ticket) {
     request = pull_request_;
   }
   for (std::size_t i = 0; i < up.size(); ++i) {
-    if (up[i]) (void)links_[i]->Send(Pull{request, next, ticket.deadline_ms});
+    if (up[i]) (void)links_[i]->Send(PullOf(ticket, request, next));
   }
 }
 
@@ -86,7 +91,7 @@ absl::Status Worker::PullParameters(const Ticket& ticket, double* seconds) {
       }
     }
     for (int server : ask) {
-      (void)links_[static_cast<std::size_t>(server)]->Send(Pull{request, ticket.version, ticket.deadline_ms});
+      (void)links_[static_cast<std::size_t>(server)]->Send(PullOf(ticket, request, ticket.version));
     }
     EK_RETURN_IF_ERROR(
         WaitFor(absl::StrCat("version ", ToString(ticket.version)), kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -106,12 +111,13 @@ absl::Status Worker::PullParameters(const Ticket& ticket, double* seconds) {
   return absl::OkStatus();
 }
 
-void Worker::StageBucket(UpdateId update, int bucket, int server) {
+void Worker::StageBucket(UpdateId update, std::int64_t samples, int bucket, int server) {
   const auto index = ServerIndex(static_cast<std::uint32_t>(server));
   if (buffers_->layout().StripeOf(bucket, index).size() == 0) return;
   Stage stage;
   stage.update = update;
   stage.bucket = bucket;
+  if (buffers_->Means(bucket)) stage.mean_of = samples;
   if (TimelineOn()) {
     TimelineMark(kTrack, absl::StrCat("stage bucket ", bucket, " on ps:", server), Clock::Real().Now());
   }
@@ -131,18 +137,21 @@ void Worker::StageClosing(int server) {
     stage.non_finite = staging_.result.non_finite;
     stage.non_finite_layer = staging_.result.non_finite_layer;
     stage.computed_on = staging_.computed_on[static_cast<std::size_t>(server)];
+    stage.feedback = staging_.feedback;
   }
   (void)links_[static_cast<std::size_t>(server)]->Send(std::move(stage));
 }
 
 void Worker::StageAll(int server) {
   UpdateId update;
+  std::int64_t samples = 0;
   {
     MutexLock lock(mutex_);
     update = staging_.update;
+    samples = staging_.samples;
   }
   for (int bucket = 0; bucket < static_cast<int>(buffers_->layout().buckets().size()); ++bucket) {
-    StageBucket(update, bucket, server);
+    StageBucket(update, samples, bucket, server);
   }
   StageClosing(server);
 }
@@ -167,7 +176,8 @@ absl::StatusOr<StepResult> Worker::Compute(const Ticket& ticket, const Batch& ba
   return model_->TrainStep(InputOf(batch), [&](int tensor) {
     buffers_->TensorReady(tensor, [&](int bucket) {
       if (Cancelled(ticket.update)) return;
-      for (int server = 0; server < server_count(); ++server) StageBucket(ticket.update, bucket, server);
+      buffers_->Encode(bucket, batch.size());
+      for (int server = 0; server < server_count(); ++server) StageBucket(ticket.update, batch.size(), bucket, server);
     });
   });
 }
@@ -216,9 +226,13 @@ absl::Status Worker::Step(const Ticket& ticket) {
   {
     MutexLock lock(mutex_);
     staging_.update = ticket.update;
+    staging_.samples = batch->size();
+    if (std::exchange(rest_in_doubt_, false)) rest_of_ = 0;
+    staging_.feedback = rest_of_;
     restage_at_.assign(restage_at_.size(), kNever);
     missing_.clear();
   }
+  if (rest_of_ == 0) buffers_->DropRest();
   at = clock_.Now();
   EK_ASSIGN_OR_RETURN(const StepResult result, Compute(ticket, *batch));
   report.compute_seconds = ToSeconds(clock_.Now() - at);
@@ -241,7 +255,20 @@ absl::Status Worker::Step(const Ticket& ticket) {
     const double seconds = ToSeconds(clock_.Now() - began);
     step_seconds_ += (step_seconds_ > 0 ? kSmoothing : 1) * (seconds - step_seconds_);
   }
-  return AwaitOutcome(ticket.update);
+  EK_RETURN_IF_ERROR(AwaitOutcome(ticket.update));
+  bool committed = false;
+  {
+    MutexLock lock(mutex_);
+    committed = outcome_ && outcome_->update == ticket.update && outcome_->committed;
+  }
+  if (committed) KeepRest(ticket.update);
+  return absl::OkStatus();
+}
+
+void Worker::KeepRest(UpdateId update) {
+  if (options_.experiment.train.wire_dtype == WireDtype::kFloat32) return;
+  buffers_->KeepRest();
+  rest_of_ = update.sequence;
 }
 
 absl::Status Worker::AwaitOutcome(UpdateId update) {
@@ -258,8 +285,10 @@ absl::Status Worker::AwaitOutcome(UpdateId update) {
     ReadAhead();
     std::vector<int> restage;
     std::vector<std::pair<int, std::vector<std::int32_t>>> missing;
+    std::int64_t samples = 0;
     {
       MutexLock lock(mutex_);
+      samples = staging_.samples;
       if (end_ || (outcome_ && outcome_->update == update)) return absl::OkStatus();
       for (std::size_t i = 0; i < restage_at_.size(); ++i) {
         if (restage_at_[i] > clock_.Now()) continue;
@@ -270,7 +299,7 @@ absl::Status Worker::AwaitOutcome(UpdateId update) {
     }
     for (int server : restage) StageAll(server);
     for (const auto& [server, buckets] : missing) {
-      for (std::int32_t bucket : buckets) StageBucket(update, bucket, server);
+      for (std::int32_t bucket : buckets) StageBucket(update, samples, bucket, server);
       StageClosing(server);
     }
   }

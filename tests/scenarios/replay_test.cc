@@ -148,7 +148,10 @@ bool Mentions(const ReplayReport& report, const std::string& text) {
 TEST_CASE("a run comes out of its log bit for bit in every mode", "[scenario][replay]") {
   const std::vector<std::vector<std::string>> modes = {
       {"train.sync.mode=bsp"}, {"train.sync.mode=bsp", "train.sync.backup_workers=1"}, kAsp, kSsp};
-  for (const auto& mode : modes) {
+  const std::string wire = GENERATE("float32", "bfloat16");
+  for (auto mode : modes) {
+    mode.push_back("train.wire_dtype=" + wire);
+    mode.push_back("train.parameter_wire_dtype=" + wire);
     INFO(mode[0] << " " << mode.back());
     TempFolder folder;
     Run(Everything(mode), 3, 2, folder.path());

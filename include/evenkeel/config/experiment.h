@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "evenkeel/core/bfloat16.h"
 #include "evenkeel/core/clock.h"
 #include "evenkeel/core/shape.h"
 #include "evenkeel/core/specs.h"
@@ -166,7 +167,9 @@ struct TrainConfig {
   OptimizerSpec optimizer;
   ScheduleConfig schedule;
   std::int64_t bucket_bytes = 4 << 20;
-  std::string backend = "cpu";  // cpu | reference
+  std::string backend = "cpu";                           // cpu | reference
+  WireDtype wire_dtype = WireDtype::kFloat32;            // of gradients on their way to the servers
+  WireDtype parameter_wire_dtype = WireDtype::kFloat32;  // of parameters on their way to the workers
 };
 
 // Whether more is better: true for accuracy, top_k:K, auc, precision and recall.

@@ -372,6 +372,8 @@ struct CommittedUpdate {
   std::int64_t clock = 0;            // of its worker, after this commit
   CommitNumber bound_at;             // newest decided commit when the ticket was bound
   std::vector<Version> computed_on;  // one a server
+  // On a 16-bit wire: what rounding took from this worker's update of this sequence was added to it. 0: nothing.
+  std::uint64_t feedback = 0;
   friend bool operator==(const CommittedUpdate&, const CommittedUpdate&) = default;
 };
 
@@ -436,7 +438,8 @@ struct Staged {
   double loss_sum = 0;
   std::int64_t non_finite = 0;
   std::string non_finite_layer;
-  Version computed_on;  // the version that this server gave for it
+  Version computed_on;         // the version that this server gave for it
+  std::uint64_t feedback = 0;  // see CommittedUpdate
   friend bool operator==(const Staged&, const Staged&) = default;
 };
 
@@ -498,6 +501,8 @@ struct Stage {
   std::int64_t non_finite = 0;
   std::string non_finite_layer;
   Version computed_on;
+  std::uint64_t feedback = 0;  // see CommittedUpdate
+  std::int64_t mean_of = 0;  // with a payload: > 0: it is bfloat16, the mean over so many samples; 0: float32, the sum
   friend bool operator==(const Stage&, const Stage&) = default;
 };
 
@@ -516,6 +521,7 @@ struct Pull {
   std::uint64_t request = 0;
   Version at_least;
   std::int64_t deadline_ms = 0;
+  bool bfloat16 = false;  // the stripes are wanted rounded; those of statistics never are
   friend bool operator==(const Pull&, const Pull&) = default;
 };
 struct PullData {

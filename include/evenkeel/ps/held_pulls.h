@@ -20,6 +20,7 @@ struct HeldPull {
   std::uint64_t request = 0;
   Version at_least;
   TimePoint deadline;
+  bool bfloat16 = false;
 };
 
 class HeldPulls {

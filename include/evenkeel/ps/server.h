@@ -125,6 +125,7 @@ struct StartSnapshot {
 struct ServePull {
   SessionId session;
   std::uint64_t request = 0;
+  bool bfloat16 = false;  // as Pull's
 };
 // The end, for better or worse.
 struct Finish {
@@ -148,9 +149,10 @@ struct StageWrite {
   std::int32_t bucket = 0;
   bool closing = false;
   SessionId session;
+  std::int64_t mean_of = 0;  // as Stage's: the payload is to be expanded
 };
 struct StageAnswer {
-  std::optional<StageWrite> write;  // copy the payload there, then call EndStage
+  std::optional<StageWrite> write;  // bring the payload there, then call EndStage
   Actions actions;
 };
 
@@ -221,7 +223,8 @@ class Server {
     UpdateId update;
     std::uint32_t attempt = 0;
     std::vector<BucketState> buckets;
-    int received = 0;  // of the non-empty stripes
+    int received = 0;          // of the non-empty stripes
+    std::int64_t samples = 0;  // that the first message to say so says
     bool complete = false;
     std::optional<Stage> closing;
     SessionId ack_session;  // gets a StageAck on completion
@@ -345,6 +348,7 @@ class Server {
   void ServeHeldPulls();
   void EraseSession(SessionId session);
   bool OpenStaging(SessionId session, Worker& worker, const Stage& stage);
+  bool SamplesAgree(SessionId session, Staging& staging, const Stage& stage);
   std::optional<StageWrite> Receive(SessionId session, Worker& worker, const Stage& stage);
   void TryComplete(Worker& worker);
   void SendStageAck(SessionId session, Staging& staging);

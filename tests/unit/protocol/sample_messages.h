@@ -176,7 +176,7 @@ inline std::vector<Body> SampleBodies() {
             .non_finite_layer = "l",
             .computed_on = SampleVersion(6)},
       StageAck{.update = SampleUpdate(1), .attempt = 2, .complete = true, .missing = {3, 1, 2}},
-      Pull{.request = 1, .at_least = SampleVersion(2), .deadline_ms = 3},
+      Pull{.request = 1, .at_least = SampleVersion(2), .deadline_ms = 3, .bfloat16 = true},
       PullData{.request = 1, .version = SampleVersion(2), .bucket = -1},
       ExperimentRequest{.name = "worker:spare-7"},
       ExperimentReply{.job_id = "j", .experiment_json = "{}", .spec_hash = "h"},

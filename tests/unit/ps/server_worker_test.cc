@@ -55,6 +55,32 @@ TEST_CASE("a bucket whose bytes did not come is missing as before", "[ps]") {
   CHECK(c.ToChief<Staged>().size() == 1);
 }
 
+TEST_CASE("a mean on a 16-bit wire has half the bytes and the samples of its update", "[ps]") {
+  Conversation c;
+  c.SetUp();
+  Stage mean{.update = Update(10, 1), .bucket = 0};
+  mean.mean_of = 10;
+  CHECK_FALSE(c.Begin(10, mean, 256));
+  CHECK(c.Refused(10) == RefuseReason::kMalformed);
+  const auto write = c.Begin(10, mean, 128);
+  REQUIRE(write);
+  CHECK(write->mean_of == 10);
+  c.Take(c.server.EndStage(*write, true, c.now));
+  Stage closing{.update = Update(10, 1), .bucket = -1, .closing = true, .samples = 9, .feedback = 7};
+  c.Put(10, closing, 0);
+  CHECK(c.Refused(10) == RefuseReason::kMalformed);
+  CHECK_THAT(c.ToWorker<Refuse>(10).back().message, Catch::Contains("covers 9 samples and 10"));
+  CHECK(c.ToChief<Staged>().empty());
+  closing.samples = 10;
+  c.Put(10, closing, 0);
+  REQUIRE(c.ToChief<Staged>().size() == 1);
+  CHECK(c.ToChief<Staged>()[0].feedback == 7);
+  mean.update = Update(10, 2);
+  mean.mean_of = -1;
+  CHECK_FALSE(c.Begin(10, mean, 128));
+  CHECK(c.Refused(10) == RefuseReason::kMalformed);
+}
+
 TEST_CASE("a write that ends after its update was dropped does not count for the next", "[ps]") {
   Conversation c;
   c.SetUp();
