@@ -212,12 +212,15 @@ absl::Status Executor::Finish(int node, std::size_t parameter, const GradientRea
   return absl::OkStatus();
 }
 
-absl::Status Executor::Forward(bool training, const GradientReady& ready) {
+absl::Status Executor::Forward(bool training, const GradientReady& ready, const ParameterNeeded& needed) {
   non_finite_ = 0;
   non_finite_layer_.clear();
   for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
     const Node& node = graph_.nodes[i];
     contexts_[i].training = training;
+    if (needed) {
+      for (const int tensor : node.tensors) EK_RETURN_IF_ERROR(needed(tensor));
+    }
     EK_RETURN_IF_ERROR(Observed(node.name, LayerObserver::Pass::kForward,
                                 [&] { return Annotate(node.layer->Forward(contexts_[i]), node.label); }));
     statistic_non_finite_[i] = 0;

@@ -41,8 +41,9 @@ class Executor {
   void Observe(LayerObserver* observer) { observer_ = observer; }
 
   using GradientReady = std::function<void(int)>;
+  using ParameterNeeded = std::function<absl::Status(int)>;
   // Counts what is non-finite on the way. `ready` hears of statistics in a training pass.
-  absl::Status Forward(bool training, const GradientReady& ready);
+  absl::Status Forward(bool training, const GradientReady& ready, const ParameterNeeded& needed = nullptr);
   // The loss of the outputs, with its gradient where wanted.
   absl::Status Loss(bool with_gradient);
   absl::Status Backward(const GradientReady& ready);

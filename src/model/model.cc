@@ -48,14 +48,15 @@ Model::HeldMemory Model::held_memory() const {
 
 void Model::Observe(LayerObserver* observer) { state_->executor.Observe(observer); }
 
-absl::StatusOr<StepResult> Model::TrainStep(const ModelInput& input, const std::function<void(int)>& gradient_ready) {
+absl::StatusOr<StepResult> Model::TrainStep(const ModelInput& input, const std::function<void(int)>& gradient_ready,
+                                            const std::function<absl::Status(int)>& parameter_needed) {
   Executor& executor = state_->executor;
   if (!executor.has_gradients()) {
     return absl::FailedPreconditionError("[model] a training step needs parameters and gradients bound first");
   }
   if (input.labels.empty()) return absl::InvalidArgumentError("[model] a training step needs labels");
   EK_RETURN_IF_ERROR(executor.Load(input));
-  EK_RETURN_IF_ERROR(executor.Forward(/*training=*/true, gradient_ready));
+  EK_RETURN_IF_ERROR(executor.Forward(/*training=*/true, gradient_ready, parameter_needed));
   EK_RETURN_IF_ERROR(executor.Loss(/*with_gradient=*/true));
   EK_RETURN_IF_ERROR(executor.Backward(gradient_ready));
   EK_ASSIGN_OR_RETURN(const auto losses, executor.SumLosses());

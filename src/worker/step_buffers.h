@@ -40,6 +40,8 @@ class StepBuffers {
   bool BeginStep(TimePoint deadline);
   // Tensor i's gradient is final; calls `bucket_ready` for each bucket that is complete with it.
   void TensorReady(int tensor, const std::function<void(int)>& bucket_ready);
+  // Those that hold a part of the tensor.
+  const std::vector<int>& BucketsOf(int tensor) const { return buckets_of_tensor_[static_cast<std::size_t>(tensor)]; }
   // Whether the bucket travels as means of bfloat16.
   bool Means(int bucket) const {
     return wire_ == WireDtype::kBfloat16 && !layout_.buckets()[static_cast<std::size_t>(bucket)].statistic;

@@ -136,17 +136,31 @@ void Worker::OnServerMessage(int server, Message message, const PayloadIn& paylo
   if (auto* data = std::get_if<PullData>(&message.body)) {
     {
       MutexLock lock(mutex_);
-      if (data->request != pull_request_ || pulled_[index]) return;
+      if (data->request != pull_request_ || pulled_[index] || torn_pull_) return;
+      if (pulled_version_[index] != Version{} && pulled_version_[index] != data->version) {
+        torn_pull_ = true;  // layers may have computed on what came before
+        changed_.NotifyAll();
+        return;
+      }
       pulled_version_[index] = data->version;
       if (data->bucket < 0) {
         pulled_[index] = true;
         changed_.NotifyAll();
         return;
       }
+      if (static_cast<std::size_t>(data->bucket) < stripes_missing_.size() &&
+          stripe_here_[StripeAt(index, data->bucket)]) {
+        return;  // the same again, which a layer may be reading
+      }
     }
     if (!buffers_->Place(data->bucket, ServerIndex(static_cast<std::uint32_t>(server)), payload) && payload.Whole()) {
       Fail(absl::InternalError(absl::StrCat("ps:", server, " sent ", payload.size(), " bytes for bucket ", data->bucket,
                                             "; its stripe has another size")));
+    } else if (payload.Whole()) {
+      MutexLock lock(mutex_);
+      if (data->request != pull_request_ || torn_pull_) return;
+      stripe_here_[StripeAt(index, data->bucket)] = true;
+      if (--stripes_missing_[static_cast<std::size_t>(data->bucket)] == 0) changed_.NotifyAll();
     }
     return;
   }
@@ -270,7 +284,7 @@ void Worker::LinkTo(const std::vector<ServerAddress>& servers) {
     pulled_.assign(servers.size(), !pulling);  // what the former servers sent of it does not count
     pull_at_.assign(servers.size(), kNever);
     restage_at_.assign(servers.size(), kNever);
-    pulled_version_.assign(servers.size(), Version{});
+    if (pulling) torn_pull_ = true;
     asked_ahead_.reset();
     missing_.clear();
   }

@@ -59,9 +59,19 @@ class Worker {
   absl::Status Step(const Ticket& ticket);
   void BeginPull(TimePoint when) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PullAhead(const Ticket& ticket);
-  absl::Status PullParameters(const Ticket& ticket, double* seconds);
+  absl::Status PullUntil(const Ticket& ticket, const std::function<bool()>& done);
+  std::size_t StripeAt(std::size_t server, std::int32_t bucket) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return server * stripes_missing_.size() + static_cast<std::size_t>(bucket);
+  }
+  bool Here(int tensor) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool AllPulled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AwaitTensor(const Ticket& ticket, int tensor);
+  bool PulledWhole(const Ticket& ticket, bool wait);
+  bool TornPull();
+  void StageFinished(const Ticket& ticket, std::int64_t samples);
   ModelInput InputOf(const Batch& batch);
   absl::StatusOr<StepResult> Compute(const Ticket& ticket, const Batch& batch);
+  absl::StatusOr<StepResult> ComputeOnOneVersion(const Ticket& ticket, const Batch& batch, TimePoint deadline);
   Pull PullOf(const Ticket& ticket, std::uint64_t request, Version version) const;
   void StageBucket(UpdateId update, std::int64_t samples, int bucket, int server);
   void KeepRest(UpdateId update);
@@ -128,8 +138,10 @@ class Worker {
   MemoryBound memory_bound_;
   std::int64_t memory_seen_ = 0;  // samples that memory was held for when it was looked at last
   TimePoint memory_told_;
-  BatchSizesSeen sizes_seen_;  // by this process's model
-  std::uint64_t rest_of_ = 0;  // sequence of the update whose rest the buffers keep; 0: none
+  BatchSizesSeen sizes_seen_;          // by this process's model
+  std::vector<int> finished_buckets_;  // by the backward pass, not staged yet
+  double waited_seconds_ = 0;          // for parameters, in the step's computing
+  std::uint64_t rest_of_ = 0;          // sequence of the update whose rest the buffers keep; 0: none
 
   // Gradients that servers may ask for again: everything up to the outcome.
   struct Staging {
@@ -168,9 +180,12 @@ class Worker {
   std::vector<TimePoint> restage_at_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<int, std::vector<std::int32_t>>> missing_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t pull_request_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<bool> pulled_ ABSL_GUARDED_BY(mutex_);        // by server, for pull_request_
-  std::vector<TimePoint> pull_at_ ABSL_GUARDED_BY(mutex_);  // when to ask (again), by server
-  std::vector<Version> pulled_version_ ABSL_GUARDED_BY(mutex_);
+  std::vector<bool> pulled_ ABSL_GUARDED_BY(mutex_);             // by server, for pull_request_
+  std::vector<TimePoint> pull_at_ ABSL_GUARDED_BY(mutex_);       // when to ask (again), by server
+  std::vector<Version> pulled_version_ ABSL_GUARDED_BY(mutex_);  // by server, of what it has sent for pull_request_
+  std::vector<bool> stripe_here_ ABSL_GUARDED_BY(mutex_);        // by server and bucket
+  std::vector<int> stripes_missing_ ABSL_GUARDED_BY(mutex_);     // by bucket
+  bool torn_pull_ ABSL_GUARDED_BY(mutex_) = false;  // a server began anew, with another version: nothing of it counts
   std::optional<Version> asked_ahead_ ABSL_GUARDED_BY(mutex_);  // what pull_request_ is for, before any ticket is
 
   Departure departure_{clock_, [this] { Announce(); }, [this] { GiveBack(); }};  // last: its thread uses the rest

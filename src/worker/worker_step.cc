@@ -36,9 +36,21 @@ bool Worker::Cancelled(UpdateId update) {
 
 // No server's answer of an earlier pull counts; each is to be asked at `when`.
 void Worker::BeginPull(TimePoint when) {
+  const ParameterLayout& layout = buffers_->layout();
+  const std::size_t buckets = layout.buckets().size(), servers = links_.size();
   ++pull_request_;
-  pulled_.assign(pulled_.size(), false);
-  pull_at_.assign(pull_at_.size(), when);
+  torn_pull_ = false;
+  pulled_.assign(servers, false);
+  pull_at_.assign(servers, when);
+  pulled_version_.assign(servers, Version{});
+  stripe_here_.assign(servers * buckets, false);
+  stripes_missing_.assign(buckets, 0);
+  for (std::size_t b = 0; b < buckets; ++b) {
+    for (std::size_t s = 0; s < servers; ++s) {
+      const Stripe& stripe = layout.StripeOf(static_cast<int>(b), ServerIndex(static_cast<std::uint32_t>(s)));
+      if (stripe.size() > 0) ++stripes_missing_[b];
+    }
+  }
 }
 
 Pull Worker::PullOf(const Ticket& ticket, std::uint64_t request, Version version) const {
@@ -70,18 +82,14 @@ void Worker::PullAhead(const Ticket& ticket) {
   }
 }
 
-absl::Status Worker::PullParameters(const Ticket& ticket, double* seconds) {
-  const TimelineBlock timeline(kTrack, "pull");
-  const TimePoint start = clock_.Now();
-  {
-    MutexLock lock(mutex_);
-    if (std::exchange(asked_ahead_, std::nullopt) != ticket.version) BeginPull(start);
-  }
+// Asks who is to be asked, until `done` (called under the lock), or until the update is decided or the pull torn.
+absl::Status Worker::PullUntil(const Ticket& ticket, const std::function<bool()>& done) {
   for (;;) {
     std::vector<int> ask;
     std::uint64_t request;
     {
       MutexLock lock(mutex_);
+      if (torn_pull_) return absl::OkStatus();
       request = pull_request_;
       for (std::size_t i = 0; i < pull_at_.size(); ++i) {
         if (pull_at_[i] <= clock_.Now() && links_[i]->up()) {
@@ -93,22 +101,64 @@ absl::Status Worker::PullParameters(const Ticket& ticket, double* seconds) {
     for (int server : ask) {
       (void)links_[static_cast<std::size_t>(server)]->Send(PullOf(ticket, request, ticket.version));
     }
+    const auto over = [this, &ticket]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return torn_pull_ || (outcome_ && outcome_->update == ticket.update);
+    };
     EK_RETURN_IF_ERROR(
-        WaitFor(absl::StrCat("version ", ToString(ticket.version)), kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-          if (outcome_ && outcome_->update == *current_) return true;
-          bool all = true;
+        WaitFor(absl::StrCat("version ", ToString(ticket.version)), kNever, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+          if (done() || over()) return true;
           for (std::size_t i = 0; i < pulled_.size(); ++i) {
             if (pull_at_[i] <= clock_.Now() && links_[i]->up()) return true;
-            all = all && pulled_[i];
           }
-          return all;
+          return false;
         }));
     MutexLock lock(mutex_);
-    const bool cancelled = end_ || (outcome_ && outcome_->update == ticket.update);
-    if (cancelled || std::find(pulled_.begin(), pulled_.end(), false) == pulled_.end()) break;
+    if (end_ || done() || over()) return absl::OkStatus();
   }
-  *seconds = ToSeconds(clock_.Now() - start);
-  return absl::OkStatus();
+}
+
+bool Worker::AllPulled() const { return std::find(pulled_.begin(), pulled_.end(), false) == pulled_.end(); }
+
+bool Worker::Here(int tensor) const {
+  const std::vector<int>& buckets = buffers_->BucketsOf(tensor);
+  return std::all_of(buckets.begin(), buckets.end(), [this](int bucket) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return stripes_missing_[static_cast<std::size_t>(bucket)] == 0;
+  });
+}
+
+bool Worker::TornPull() {
+  MutexLock lock(mutex_);
+  return torn_pull_;
+}
+
+// The first layers compute while the parameters of the others are on their way.
+absl::Status Worker::AwaitTensor(const Ticket& ticket, int tensor) {
+  {
+    MutexLock lock(mutex_);
+    if (!torn_pull_ && Here(tensor)) return absl::OkStatus();
+  }
+  const TimePoint begin = clock_.Now();
+  Doing(absl::StrCat("pulling ", ToString(ticket.version)));
+  EK_RETURN_IF_ERROR(PullUntil(ticket, [this, tensor]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return Here(tensor); }));
+  Doing("computing");
+  waited_seconds_ += ToSeconds(clock_.Now() - begin);
+  TimelineSpan(kTrack, "wait for parameters", begin, clock_.Now());
+  MutexLock lock(mutex_);
+  if (!torn_pull_ && !end_ && Here(tensor)) return absl::OkStatus();
+  return absl::CancelledError("the parameters do not come any more");
+}
+
+// Whether all servers have said that they have sent all, each from one version.
+bool Worker::PulledWhole(const Ticket& ticket, bool wait) {
+  {
+    MutexLock lock(mutex_);
+    if (torn_pull_ || !wait || AllPulled()) return !torn_pull_ && AllPulled();
+  }
+  const TimePoint begin = clock_.Now();
+  const absl::Status pulled = PullUntil(ticket, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return AllPulled(); });
+  waited_seconds_ += ToSeconds(clock_.Now() - begin);
+  MutexLock lock(mutex_);
+  return pulled.ok() && !torn_pull_ && AllPulled();
 }
 
 void Worker::StageBucket(UpdateId update, std::int64_t samples, int bucket, int server) {
@@ -171,15 +221,50 @@ ModelInput Worker::InputOf(const Batch& batch) {
   return input;
 }
 
+void Worker::StageFinished(const Ticket& ticket, std::int64_t samples) {
+  for (const int bucket : finished_buckets_) {
+    buffers_->Encode(bucket, samples);
+    for (int server = 0; server < server_count(); ++server) StageBucket(ticket.update, samples, bucket, server);
+  }
+  finished_buckets_.clear();
+}
+
+// Nothing is staged before it is certain that each server's parameters are all of one version.
 absl::StatusOr<StepResult> Worker::Compute(const Ticket& ticket, const Batch& batch) {
   model_->ParametersChanged();
-  return model_->TrainStep(InputOf(batch), [&](int tensor) {
-    buffers_->TensorReady(tensor, [&](int bucket) {
-      if (Cancelled(ticket.update)) return;
-      buffers_->Encode(bucket, batch.size());
-      for (int server = 0; server < server_count(); ++server) StageBucket(ticket.update, batch.size(), bucket, server);
-    });
-  });
+  finished_buckets_.clear();
+  const auto ready = [&](int tensor) {
+    buffers_->TensorReady(tensor, [this](int bucket) { finished_buckets_.push_back(bucket); });
+    if (finished_buckets_.empty() || Cancelled(ticket.update)) return;
+    // Statistics are ready while the forward pass still goes on.
+    const bool statistic = model_->tensors()[static_cast<std::size_t>(tensor)].statistic;
+    if (PulledWhole(ticket, /*wait=*/!statistic)) StageFinished(ticket, batch.size());
+  };
+  EK_ASSIGN_OR_RETURN(const StepResult result, model_->TrainStep(InputOf(batch), ready, [&](int tensor) {
+    return AwaitTensor(ticket, tensor);
+  }));
+  if (!Cancelled(ticket.update) && PulledWhole(ticket, /*wait=*/true)) StageFinished(ticket, batch.size());
+  return result;
+}
+
+// Where a server began to send another version in the middle, all is computed again, on one that is here whole.
+absl::StatusOr<StepResult> Worker::ComputeOnOneVersion(const Ticket& ticket, const Batch& batch, TimePoint deadline) {
+  for (;;) {
+    if (!buffers_->BeginStep(deadline)) {
+      return absl::DeadlineExceededError("the servers did not take the last step's gradients in time");
+    }
+    absl::StatusOr<StepResult> result = Compute(ticket, batch);
+    bool torn = false;
+    while (TornPull() && !Cancelled(ticket.update)) {
+      torn = true;
+      {
+        MutexLock lock(mutex_);
+        BeginPull(clock_.Now());
+      }
+      EK_RETURN_IF_ERROR(PullUntil(ticket, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return AllPulled(); }));
+    }
+    if (!torn || Cancelled(ticket.update)) return result;
+  }
 }
 
 // Whenever the model holds more than before.
@@ -210,7 +295,11 @@ absl::Status Worker::Step(const Ticket& ticket) {
   }
   StepReport report;
   report.update = ticket.update;
-  EK_RETURN_IF_ERROR(PullParameters(ticket, &report.pull_seconds));
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(asked_ahead_, std::nullopt) != ticket.version || torn_pull_) BeginPull(began);
+  }
+  EK_RETURN_IF_ERROR(PullUntil(ticket, [] { return true; }));  // only asks
   if (Cancelled(ticket.update)) return absl::OkStatus();
 
   Doing("computing");
@@ -220,9 +309,6 @@ absl::Status Worker::Step(const Ticket& ticket) {
   TimelineSpan(kTrack, "wait for the input", at, clock_.Now());
   ReadAhead();
   const TimePoint deadline = clock_.Now() + Milliseconds(ticket.deadline_ms);
-  if (!buffers_->BeginStep(deadline)) {
-    return absl::DeadlineExceededError("the servers did not take the last step's gradients in time");
-  }
   {
     MutexLock lock(mutex_);
     staging_.update = ticket.update;
@@ -234,8 +320,13 @@ absl::Status Worker::Step(const Ticket& ticket) {
   }
   if (rest_of_ == 0) buffers_->DropRest();
   at = clock_.Now();
-  EK_ASSIGN_OR_RETURN(const StepResult result, Compute(ticket, *batch));
-  report.compute_seconds = ToSeconds(clock_.Now() - at);
+  waited_seconds_ = 0;
+  const absl::StatusOr<StepResult> computed = ComputeOnOneVersion(ticket, *batch, deadline);
+  if (Cancelled(ticket.update)) return absl::OkStatus();
+  if (!computed.ok()) return computed.status();
+  const StepResult& result = *computed;
+  report.pull_seconds = waited_seconds_;
+  report.compute_seconds = ToSeconds(clock_.Now() - at) - waited_seconds_;
   report.samples = result.samples;
   report.first_of_size = sizes_seen_.Add(result.samples);
   SeeMemory(*batch);
@@ -244,7 +335,6 @@ absl::Status Worker::Step(const Ticket& ticket) {
     staging_.result = result;
     staging_.computed_on = pulled_version_;
   }
-  if (Cancelled(ticket.update)) return absl::OkStatus();
   (void)session_->Send(report);  // only informs; before the update can commit, so that the next plan knows it
   for (int server = 0; server < server_count(); ++server) StageClosing(server);
   PullAhead(ticket);

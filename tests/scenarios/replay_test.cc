@@ -188,6 +188,17 @@ std::optional<Version> StraddledCheckpoint(const std::string& model_dir) {
   return std::nullopt;
 }
 
+TEST_CASE("streams that break while parameters come never mix two versions in one step", "[scenario][replay]") {
+  TempFolder folder;
+  const auto breaks = [](Cluster& cluster, int worker, std::int64_t read) {
+    if (worker == 1 && read % 40 == 20) cluster.BreakStreams();
+  };
+  std::vector<std::string> overrides = kAsp;
+  overrides.insert(overrides.end(), {"train.bucket_bytes=128", "train.epochs=3"});
+  Run(Everything(overrides), 3, 2, folder.path(), breaks);
+  CheckSameBits(ReplayOf(folder.path()));
+}
+
 TEST_CASE("updates that were computed on old versions are recomputed on those", "[scenario][replay]") {
   std::optional<Version> between;
   for (int attempt = 0; attempt < 5 && !between; ++attempt) {

@@ -88,7 +88,10 @@ class Model {
 
   // Forward, loss, backward. Calls `gradient_ready(i)` once a tensor, when gradient i is final, in the order in which
   // the backward pass finishes them (statistics as soon as the forward pass has them).
-  absl::StatusOr<StepResult> TrainStep(const ModelInput& input, const std::function<void(int)>& gradient_ready);
+  // `parameter_needed(i)`, where given, is called before the first layer that reads parameter i computes: it may wait
+  // until the caller's memory holds it. An error ends the step.
+  absl::StatusOr<StepResult> TrainStep(const ModelInput& input, const std::function<void(int)>& gradient_ready,
+                                       const std::function<absl::Status(int)>& parameter_needed = nullptr);
 
   // Outputs (logits, predictions), batch * output elements, to host memory; statistics are used, not batch values.
   // Returns the sum of the loss over the samples where labels are given, else 0.

@@ -1,6 +1,7 @@
 // Steps and predictions: what is summed, when gradients are ready, and what happens with odd input.
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "evenkeel/core/status.h"
 #include "unit/model/model_harness.h"
@@ -217,6 +218,29 @@ TEST_CASE("input of the wrong size is refused with both numbers", "[model]") {
   CHECK_THAT(message(batch), Contains("[dropout drop] got 0 row keys for a batch of 2"));
   CHECK_THAT(message(Batch{}), Contains("labels"));
   CHECK_THAT(message(Batch{0, {}, {1}, {}}), Contains("batch is 0"));
+}
+
+TEST_CASE("a step asks for each parameter before a layer reads it, and an error ends it", "[model]") {
+  auto harness = DoubleHarness(ImageModel(false), kImageOptions);
+  Model& model = harness->model();
+  const Batch batch = ImageBatch(1, 2);
+  std::vector<int> asked, all(model.tensors().size());
+  std::iota(all.begin(), all.end(), 0);
+  bool backward = false;
+  const auto ready = [&](int tensor) { backward |= !model.tensors()[static_cast<std::size_t>(tensor)].statistic; };
+  const auto needed = [&](int tensor) {
+    CHECK_FALSE(backward);
+    asked.push_back(tensor);
+    return absl::OkStatus();
+  };
+  REQUIRE(model.TrainStep(batch.Input(), ready, needed).ok());
+  CHECK(backward);
+  std::sort(asked.begin(), asked.end());
+  CHECK(asked == all);
+  backward = false;
+  const auto late = [](int tensor) { return tensor == 2 ? absl::DeadlineExceededError("late") : absl::OkStatus(); };
+  CHECK(model.TrainStep(batch.Input(), ready, late).status() == absl::DeadlineExceededError("late"));
+  CHECK_FALSE(backward);
 }
 
 TEST_CASE("nothing runs before tensors are bound, and bound they must be all", "[model]") {

@@ -1,4 +1,4 @@
-// The live server against a scripted chief and worker, over the in-process transport.
+// Live members against a scripted chief, server or worker, over the in-process transport.
 #pragma once
 
 #include <algorithm>
@@ -63,6 +63,13 @@ class Inbox final : public StreamHandler {
   T NextBody() {
     return std::get<T>(Next<T>().message.body);
   }
+  template <class T>
+  int Count() {
+    MutexLock lock(mutex_);
+    return static_cast<int>(std::count_if(received_.begin(), received_.end(), [](const Received& received) {
+      return std::holds_alternative<T>(received.message.body);
+    }));
+  }
   void AwaitClosed() {
     const TimePoint deadline = Clock::Real().Now() + std::chrono::seconds(30);
     MutexLock lock(mutex_);
@@ -80,12 +87,13 @@ class Inbox final : public StreamHandler {
 };
 
 // A chief that says what the test lets it say.
-class ScriptedChief {
+class ScriptedPeer {
  public:
-  explicit ScriptedChief(Transport& transport) : transport_(transport) {}
+  ScriptedPeer(Transport& transport, Service service, std::string address)
+      : transport_(transport), service_(service), address_(std::move(address)) {}
 
   void Listen() {
-    listener_ = *transport_.Listen(Service::kChief, "chief", [this](std::shared_ptr<Stream> stream) {
+    listener_ = *transport_.Listen(service_, address_, [this](std::shared_ptr<Stream> stream) {
       auto inbox = std::make_shared<Inbox>();
       MutexLock lock(mutex_);
       streams_.push_back({std::move(stream), inbox});
@@ -103,7 +111,10 @@ class ScriptedChief {
     }
     std::tie(stream_, inbox_) = streams_[n - 1];
   }
-  void Tell(Body body) { REQUIRE(stream_->Send({Envelope(), std::move(body)}).ok()); }
+  void Tell(Body body, std::vector<float> payload = {}) {
+    const auto owner = std::make_shared<const std::vector<float>>(std::move(payload));
+    REQUIRE(stream_->Send({Envelope(), std::move(body)}, PayloadOut{std::as_bytes(std::span(*owner)), owner}).ok());
+  }
   void CloseStream() { stream_->Close(); }
   // What the member says.
   const std::shared_ptr<Inbox>& inbox() const { return inbox_; }
@@ -115,12 +126,19 @@ class ScriptedChief {
 
  private:
   Transport& transport_;
+  const Service service_;
+  const std::string address_;
   Mutex mutex_;
   CondVar changed_;
   std::vector<std::pair<std::shared_ptr<Stream>, std::shared_ptr<Inbox>>> streams_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Stream> stream_;
   std::shared_ptr<Inbox> inbox_;
   std::unique_ptr<Listener> listener_;
+};
+
+class ScriptedChief : public ScriptedPeer {
+ public:
+  explicit ScriptedChief(Transport& transport) : ScriptedPeer(transport, Service::kChief, "chief") {}
 };
 
 // A job with one server, run by the test.
