@@ -41,14 +41,25 @@ absl::Status CheckTensor(const TensorSpec& tensor) {
   return absl::OkStatus();
 }
 
-// Cuts the segment [begin, end) from its end backwards into buckets of one size, the last one perhaps shorter.
-void CutBuckets(std::int64_t begin, std::int64_t end, std::int64_t bucket_floats, bool statistic,
-                std::vector<Bucket>& buckets) {
-  if (begin == end) return;
+// Cuts [begin, end) from its end backwards into buckets of one size, the last one perhaps shorter.
+void CutEvenly(std::int64_t begin, std::int64_t end, std::int64_t bucket_floats, bool statistic,
+               std::vector<Bucket>& buckets) {
   std::int64_t count = CeilDiv(end - begin, bucket_floats);
   std::int64_t size = AlignUp(CeilDiv(end - begin, count));
   for (std::int64_t stop = end; stop > begin; stop -= size) {
     buckets.push_back({.begin = std::max(begin, stop - size), .end = stop, .statistic = statistic});
+  }
+}
+
+// A tensor of half a bucket or more shares none with those before it: their gradients come later, and their parameters
+// are needed earlier, than its many bytes could travel.
+void CutBuckets(const std::vector<TensorPlace>& places, std::int64_t begin, std::int64_t end,
+                std::int64_t bucket_floats, bool statistic, std::vector<Bucket>& buckets) {
+  for (auto place = places.rbegin(); place != places.rend() && begin < end; ++place) {
+    if (place->offset >= end || (place->offset > begin && 2 * place->count < bucket_floats)) continue;
+    const std::int64_t from = std::max(begin, place->offset);
+    CutEvenly(from, end, bucket_floats, statistic, buckets);
+    end = from;
   }
 }
 
@@ -103,12 +114,12 @@ absl::StatusOr<ParameterLayout> ParameterLayout::Create(std::vector<TensorSpec> 
   }
   layout.total_floats_ = at;
   if (!statistics) layout.parameter_floats_ = at;
-  if ((at / bucket_floats + 2) * servers > kMaxStripes) {
+  if ((3 * (at / bucket_floats) + 4) * servers > kMaxStripes) {
     return absl::InvalidArgumentError(absl::StrCat("[layout] bucket_bytes is ", bucket_bytes, ", too small for ", at,
                                                    " floats on ", servers, " servers"));
   }
-  CutBuckets(0, layout.parameter_floats_, bucket_floats, false, layout.buckets_);
-  CutBuckets(layout.parameter_floats_, at, bucket_floats, true, layout.buckets_);
+  CutBuckets(layout.places_, 0, layout.parameter_floats_, bucket_floats, false, layout.buckets_);
+  CutBuckets(layout.places_, layout.parameter_floats_, at, bucket_floats, true, layout.buckets_);
   for (Bucket& bucket : layout.buckets_) FindTensors(layout.places_, bucket);
   layout.tensors_ = std::move(tensors);
 

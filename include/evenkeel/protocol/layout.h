@@ -1,7 +1,7 @@
 // The parameter space: one flat float32 vector, cut into buckets, each striped over all servers.
 //
 //   flat vector = [ parameters segment | statistics segment ]; each tensor starts at a multiple of 16 floats (64 bytes)
-//   buckets     = about bucket_bytes each, in the order in which the backward pass finishes them: the first bucket
+//   buckets     = at most bucket_bytes each, in the order in which the backward pass finishes them: the first bucket
 //   holds
 //                 the last tensors; statistics come in buckets of their own, after the others
 //   stripes     = bucket b cut evenly, at multiples of 16 floats, over all servers; a stripe may be empty

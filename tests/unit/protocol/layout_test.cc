@@ -53,6 +53,22 @@ TEST_CASE("buckets cover each segment once, from its end backwards, statistics l
   }
 }
 
+TEST_CASE("a tensor of half a bucket or more shares none with those before it", "[protocol]") {
+  std::vector<TensorSpec> tensors;
+  for (const std::int64_t count : {16, 100, 4000, 16, 511, 512, 32}) {
+    TensorSpec tensor;
+    tensor.name = absl::StrCat("t", tensors.size());
+    tensor.shape = Shape{count};
+    tensors.push_back(tensor);
+  }
+  const auto layout = ParameterLayout::Create(tensors, 4 * 1024, 2);
+  REQUIRE(layout.ok());
+  std::vector<std::pair<int, int>> buckets;
+  for (const Bucket& bucket : layout->buckets()) buckets.emplace_back(bucket.first_tensor, bucket.last_tensor);
+  using Buckets = std::vector<std::pair<int, int>>;
+  CHECK(buckets == Buckets{{5, 6}, {2, 4}, {2, 2}, {2, 2}, {2, 2}, {2, 2}, {0, 1}});
+}
+
 TEST_CASE("a bucket names exactly the tensors that overlap it", "[protocol]") {
   ParameterLayout layout = Layout(256, 1);
   for (const Bucket& bucket : layout.buckets()) {
