@@ -16,12 +16,11 @@ from pathlib import Path
 MODES = ("eager", "channels_last", "compile")
 
 
-def torch_step(model_name, mode, threads, batch):
-    """A function that makes one training step."""
+def torch_model(model_name, mode, batch):
+    """The model and a batch for it, in the mode's memory format."""
     import torch
     from torch import nn
 
-    torch.set_num_threads(threads)
     torch.manual_seed(1)
 
     class Block(nn.Module):
@@ -53,12 +52,18 @@ def torch_step(model_name, mode, threads, batch):
         x = torch.randn(batch, 3, 32, 32)
     if mode != "eager" and x.dim() == 4:
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
-    y = torch.randint(0, 10, (batch,))
+    return model, x, torch.randint(0, 10, (batch,))
+
+
+def torch_step(model, x, y, mode):
+    """A function that makes one training step."""
+    import torch
+
     try:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
     except (TypeError, RuntimeError):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    loss = nn.CrossEntropyLoss()
+    loss = torch.nn.CrossEntropyLoss()
     run = torch.compile(model) if mode == "compile" else model
 
     def step():
@@ -73,7 +78,10 @@ def torch_side(arguments):
     """Prints the median step in seconds of each interval that is asked for on stdin: milliseconds, a line each."""
     import time
 
-    step = torch_step(arguments.model, arguments.mode, arguments.thread, arguments.batch)
+    import torch
+
+    torch.set_num_threads(arguments.thread)
+    step = torch_step(*torch_model(arguments.model, arguments.mode, arguments.batch), arguments.mode)
     for _ in range(5):
         step()
     print("ready", flush=True)
@@ -86,17 +94,21 @@ def torch_side(arguments):
         print(statistics.median(steps), flush=True)
 
 
+def peer_environment(threads):
+    # Large blocks are kept, not given back to the system and touched anew in each step.
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MALLOC_MMAP_MAX_": "0", "MALLOC_ARENA_MAX": "1",
+                   "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_TOP_PAD_": "268435456"}
+    environment.pop("OPENBLAS_CORETYPE", None)
+    return environment
+
+
 class TorchProcess:
     """One mode, alive between intervals so that a compiler runs once."""
 
     def __init__(self, model, mode, threads, batch):
-        # Large blocks are kept, not given back to the system and touched anew in each step.
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MALLOC_MMAP_MAX_": "0", "MALLOC_ARENA_MAX": "1",
-                       "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_TOP_PAD_": "268435456"}
-        environment.pop("OPENBLAS_CORETYPE", None)
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--torch-side", "--model", model, "--mode", mode, "--thread", str(threads),
-             "--batch", str(batch)], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+             "--batch", str(batch)], env=peer_environment(threads), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True)
         self.works = self.process.stdout.readline().strip() == "ready"
 
