@@ -205,7 +205,7 @@ def test_other_experiment(job):
 def test_two_jobs_in_one_model_dir(job):
     first = job.launch(*FAST, "--set", "train.epochs=100000")
     job.wait_for_log("worker-0.log", "admitted with rank")
-    expect_wrong(job.launch(*FAST), re.escape(job.model_dir), "in use")
+    expect_wrong(job.launch(*FAST), re.escape(job.model_dir), "in use", code=3)
     first.popen.terminate()
     first.expect(130, 30)
 

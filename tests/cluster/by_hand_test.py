@@ -196,10 +196,22 @@ def test_sigterm_to_the_chief_stops_all_in_good_order(job):
     check(job.summary()["status"] == "stopped", job.summary())
 
 
+def await_commit(job, cluster):
+    """Something is trained; before, nothing can be lost."""
+    until = time.monotonic() + harness.DEADLINE_SECONDS
+    while time.monotonic() < until:
+        told = job.start("status --json", ["evenkeel", "status", "--chief", cluster["cluster"]["chief"][0], "--json"])
+        told.expect(0)
+        if json.loads(told.output())["commit"] > 0:
+            return
+    check(False, "nothing was committed")
+
+
 def test_a_stop_that_loses_a_server_fails_and_says_what_is_lost(job):
     """The chief can't take its last checkpoint of a server that stands still."""
-    _, _, all_roles = start_all(job, 100000, "--set", "checkpoint.every_commits=1000000")
+    cluster, _, all_roles = start_all(job, 100000, "--set", "checkpoint.every_commits=1000000")
     all_roles["chief:0"].wait_for("admitted with rank")
+    await_commit(job, cluster)
     all_roles["ps:1"].popen.send_signal(signal.SIGSTOP)
     all_roles["chief:0"].popen.send_signal(signal.SIGTERM)
     all_roles["chief:0"].expect(1, 20)
