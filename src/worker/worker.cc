@@ -146,6 +146,9 @@ void Worker::OnServerMessage(int server, Message message, const PayloadIn& paylo
       if (data->bucket < 0) {
         pulled_[index] = true;
         changed_.NotifyAll();
+        if (TimelineOn() && AllPulled()) {
+          TimelineSpan("pull", absl::StrCat("pull ", ToString(data->version)), pull_began_, clock_.Now());
+        }
         return;
       }
       if (static_cast<std::size_t>(data->bucket) < stripes_missing_.size() &&

@@ -180,6 +180,7 @@ class Worker {
   std::vector<TimePoint> restage_at_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<int, std::vector<std::int32_t>>> missing_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t pull_request_ ABSL_GUARDED_BY(mutex_) = 0;
+  TimePoint pull_began_ ABSL_GUARDED_BY(mutex_);
   std::vector<bool> pulled_ ABSL_GUARDED_BY(mutex_);             // by server, for pull_request_
   std::vector<TimePoint> pull_at_ ABSL_GUARDED_BY(mutex_);       // when to ask (again), by server
   std::vector<Version> pulled_version_ ABSL_GUARDED_BY(mutex_);  // by server, of what it has sent for pull_request_

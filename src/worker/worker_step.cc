@@ -39,6 +39,7 @@ void Worker::BeginPull(TimePoint when) {
   const ParameterLayout& layout = buffers_->layout();
   const std::size_t buckets = layout.buckets().size(), servers = links_.size();
   ++pull_request_;
+  pull_began_ = clock_.Now();
   torn_pull_ = false;
   pulled_.assign(servers, false);
   pull_at_.assign(servers, when);
