@@ -350,6 +350,7 @@ def main():
     print(", ".join(f"{IMPORTS[name]} {versions[name]}" for name in peers) +
           f"; {WORKERS} workers of one thread, batch {BATCH} each, examples/s")
     print(f"{'model':<9} {'peer':<11} {'evenkeel':>10} {'peer':>10} {'ratio':>7}  mode")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # nothing is left behind
     with tempfile.TemporaryDirectory(prefix="evenkeel_cluster_peers_") as folder:
         rows = []
         for model in options.models:
