@@ -140,6 +140,7 @@ class Worker {
   TimePoint memory_told_;
   BatchSizesSeen sizes_seen_;          // by this process's model
   std::vector<int> finished_buckets_;  // by the backward pass, not staged yet
+  absl::Status pull_error_;            // of the step's computing, where nothing could be returned
   double waited_seconds_ = 0;          // for parameters, in the step's computing
   std::uint64_t rest_of_ = 0;          // sequence of the update whose rest the buffers keep; 0: none
 

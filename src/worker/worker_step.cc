@@ -153,13 +153,13 @@ absl::Status Worker::AwaitTensor(const Ticket& ticket, int tensor) {
 bool Worker::PulledWhole(const Ticket& ticket, bool wait) {
   {
     MutexLock lock(mutex_);
-    if (torn_pull_ || !wait || AllPulled()) return !torn_pull_ && AllPulled();
+    if (torn_pull_ || !wait || AllPulled() || !pull_error_.ok()) return !torn_pull_ && AllPulled();
   }
   const TimePoint begin = clock_.Now();
-  const absl::Status pulled = PullUntil(ticket, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return AllPulled(); });
+  pull_error_.Update(PullUntil(ticket, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return AllPulled(); }));
   waited_seconds_ += ToSeconds(clock_.Now() - begin);
   MutexLock lock(mutex_);
-  return pulled.ok() && !torn_pull_ && AllPulled();
+  return pull_error_.ok() && !torn_pull_ && AllPulled();
 }
 
 void Worker::StageBucket(UpdateId update, std::int64_t samples, int bucket, int server) {
@@ -234,6 +234,7 @@ void Worker::StageFinished(const Ticket& ticket, std::int64_t samples) {
 absl::StatusOr<StepResult> Worker::Compute(const Ticket& ticket, const Batch& batch) {
   model_->ParametersChanged();
   finished_buckets_.clear();
+  pull_error_ = absl::OkStatus();
   const auto ready = [&](int tensor) {
     buffers_->TensorReady(tensor, [this](int bucket) { finished_buckets_.push_back(bucket); });
     if (finished_buckets_.empty() || Cancelled(ticket.update)) return;
@@ -245,6 +246,7 @@ absl::StatusOr<StepResult> Worker::Compute(const Ticket& ticket, const Batch& ba
     return AwaitTensor(ticket, tensor);
   }));
   if (!Cancelled(ticket.update) && PulledWhole(ticket, /*wait=*/true)) StageFinished(ticket, batch.size());
+  EK_RETURN_IF_ERROR(pull_error_);
   return result;
 }
 
