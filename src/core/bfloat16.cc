@@ -25,8 +25,6 @@ float Widen(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::u
 
 }  // namespace
 
-const char* ToString(WireDtype dtype) { return dtype == WireDtype::kBfloat16 ? "bfloat16" : "float32"; }
-
 void Round(std::span<const float> values, std::span<std::uint16_t> wire) {
   EK_CHECK(wire.size() == values.size());
   for (std::size_t i = 0; i < values.size(); ++i) wire[i] = RoundOne(values[i]);

@@ -15,7 +15,6 @@ namespace evenkeel {
 
 enum class WireDtype : std::uint8_t { kFloat32, kBfloat16 };
 
-const char* ToString(WireDtype dtype);
 // Of one float on the wire.
 constexpr std::int64_t WireBytes(WireDtype dtype) { return dtype == WireDtype::kBfloat16 ? 2 : 4; }
 
