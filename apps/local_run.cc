@@ -304,7 +304,7 @@ void LocalRun::OnFailed(int process) {
   } else if (!IsWorker(name)) {
     display_.Say(absl::StrCat("the job goes on without ", name));
   } else if (trace_ || AliveTrainers() >= options_.least_trainers) {
-    display_.Say("the job goes on with the others");
+    display_.Say(AliveTrainers() > 0 ? "the job goes on with the others" : "the job waits for a worker to join");
   } else {
     failure_code_ = CodeOf(*processes_->exit(process));
     CheckTrainers();

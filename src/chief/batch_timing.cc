@@ -56,6 +56,7 @@ void Chief::Impl::Measure(const Share& share, UpdateTiming& timing) {
   if (worker == nullptr) return;
   const double busy = std::max(ToSeconds(*timing.staged_since - timing.bound_since), timing.compute_seconds);
   workers.Change(*worker, [&timing, busy](WorkerState& w) {
+    w.step_seconds = timing.compute_seconds;
     w.busy_seconds = busy;
     w.predicted_seconds = timing.predicted_seconds;
   });

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "chief/chief_impl.h"
 #include "evenkeel/core/status.h"
 
@@ -149,13 +150,18 @@ CommitRow Chief::Impl::RowOfAdopted(const Decision& decision) const {
 // All servers are there: do they hold the log's line, and more of it than the log?
 void Chief::Impl::TakeUpServers() {
   Version newest = version();
+  std::vector<std::string> without;
   for (std::uint32_t i = 0; i < servers.size(); ++i) {
     const Holding& holding = servers[i].holding;
     const bool fits = holding.layout == layout && holding.servers == servers.size() &&
                       holding.server == ServerIndex(i) && holding.decided.generation == generation &&
                       holding.decided.commit >= durable->version.commit;
-    if (!fits) return RollBack(absl::StrCat(servers[i].name, " does not hold what the log goes on from"));
+    if (!fits) without.push_back(servers[i].name);
     newest = std::max(newest, holding.decided);
+  }
+  if (!without.empty()) {
+    return RollBack(absl::StrCat(absl::StrJoin(without, ", "), without.size() == 1 ? " does" : " do",
+                                 " not hold what the log goes on from"));
   }
   if (!HashesAgree()) return;
   if (newest == version()) return ContinueServers();

@@ -69,12 +69,15 @@ void Chief::Impl::OnApplied(ServerState& server, const Applied& applied) {
 void Chief::Impl::OnStepReport(SessionId session, const StepReport& report) {
   const WorkerState* worker = workers.BySession(session);
   if (report.samples <= 0 || !(report.compute_seconds >= 0)) return;
-  workers.Change(*worker, [&report](WorkerState& w) {
-    w.step_seconds = report.compute_seconds;
-    w.seconds_per_sample = Smooth(w.seconds_per_sample, report.compute_seconds / static_cast<double>(report.samples));
-  });
   const UpdateState* update = undecided.Find(report.update);
-  if (update != nullptr && update->share.worker == worker->incarnation) TimeReported(*update, report);
+  const bool decided = update == nullptr || update->share.worker != worker->incarnation;
+  workers.Change(*worker, [&report, decided](WorkerState& w) {
+    w.seconds_per_sample = Smooth(w.seconds_per_sample, report.compute_seconds / static_cast<double>(report.samples));
+    if (!decided) return;
+    w.step_seconds = report.compute_seconds;
+    w.busy_seconds = 0;  // of another step
+  });
+  if (!decided) TimeReported(*update, report);
   WorkerTotals& total = totals[worker->name];
   ++total.steps;
   total.step_seconds += report.compute_seconds;

@@ -255,7 +255,7 @@ TEST_CASE("after a restart of everything, servers have a time from the first one
     join.nonce = 100 + session;
     join.address = name;
     message.body = join;
-    chief.OnMessage(SessionId(session), message, now);
+    return chief.OnMessage(SessionId(session), message, now);
   };
   pass(18);
   joins(1, "ps:1");
@@ -263,11 +263,36 @@ TEST_CASE("after a restart of everything, servers have a time from the first one
   Json status = Json::parse(chief.StatusJson(now));
   CHECK(status.at("servers").size() == 2);
   CHECK(status.at("waiting_then") == "the job goes on with the servers that are here");
-  joins(2, "ps:0");
+  bool said = false;
+  for (const ChiefAction& action : joins(2, "ps:0")) {
+    const auto* line = std::get_if<LogLineAction>(&action);
+    said |= line != nullptr && absl::StrContains(line->text, "ps:0, ps:1 do not hold what the log goes on from");
+  }
+  CHECK(said);
   status = Json::parse(chief.StatusJson(now));
   CHECK(status.at("servers").size() == 2);
   CHECK(status.at("spare_servers").empty());
   CHECK_FALSE(chief.ended());
+}
+
+// The report of a step comes before all servers have it.
+TEST_CASE("status shows a step's time of computing beside the whole time of that step", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 100000;
+  FakeCluster cluster(options);
+  int shown = 0;
+  for (int i = 0; i < 3000; ++i) {
+    cluster.SetSpeed(0, i % 7 == 0 ? 0.002 : 0.0001);
+    cluster.StepOnce();
+    const Json status = Status(cluster);
+    for (const Json& worker : status.at("workers")) {
+      const double busy = worker.at("busy_seconds").get<double>();
+      if (busy == 0) continue;
+      REQUIRE(worker.at("step_seconds").get<double>() <= busy);
+      ++shown;
+    }
+  }
+  REQUIRE(shown > 1000);
 }
 
 // Commits of ASP come in pairs; the time since the one before says nothing.
