@@ -18,6 +18,19 @@ def experiment(job, name):
     return os.path.join(job.source, "configs", "experiments", name)
 
 
+def smooth_experiment(job):
+    """fashion_mlp with tanh. A relu's kink makes of a difference in the last bit another gradient now and then, from where on
+    the paths part (1 worker, 1 server and another instruction set of oneDNN: 1e-2 after an epoch); of tanh rounding stays
+    rounding."""
+    with open(experiment(job, "fashion_mlp.json")) as file:
+        text = file.read()
+    check('"relu"' in text, "fashion_mlp has other activations")
+    out = job.path("fashion_mlp_tanh.json")
+    with open(out, "w") as file:
+        file.write(text.replace('"relu"', '"tanh"'))
+    return out
+
+
 def sets(**fields):
     return [word for field, value in fields.items() for word in ("--set", f"{field.replace('__', '.')}={value}")]
 
@@ -56,7 +69,7 @@ def commits(job):
 
 
 def test_any_number_of_workers_and_servers_ends_alike(job):
-    file = experiment(job, "fashion_mlp.json")
+    file = smooth_experiment(job)
     reference, sums = None, {}
     for workers, servers, name in [(1, 1, "a"), (2, 2, "b"), (4, 3, "c"), (4, 1, "d"), (1, 3, "e"), (2, 2, "b_again")]:
         job.model_dir = job.path(name)
@@ -68,7 +81,7 @@ def test_any_number_of_workers_and_servers_ends_alike(job):
         reference = reference or values
         difference = relative_difference(values, reference)
         print(f"      {workers} workers, {servers} servers: {difference:.2e} from 1 worker, 1 server")
-        check(difference <= 1e-3, f"{workers} workers and {servers} servers differ by {difference}")
+        check(difference <= 1e-5, f"{workers} workers and {servers} servers differ by {difference}")
     check(sums["b"] == sums["b_again"], "the same command gave other bits")
 
 
