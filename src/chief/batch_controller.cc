@@ -29,14 +29,17 @@ void BatchController::AddWorker(Incarnation worker, std::string_view name, doubl
   Worker& added = workers_.emplace_back(worker, name, declared_speed, options_);
   if (const auto known = history_.find(name); known != history_.end()) {
     StepTimeModel::State state = known->second.record.model;
-    const double ratio = timed.At(kTimedBatch) / (state.fixed + state.per_sample * kTimedBatch);
-    if (timed.per_sample > 0 && std::abs(std::log(ratio)) > std::log(kOtherMachine)) {
+    // It times its computing alone; what is remembered has the messages in it.
+    const double computing = (state.fixed + state.per_sample * kTimedBatch) * known->second.record.computing;
+    const double ratio = timed.At(kTimedBatch) / computing;
+    const bool other_machine = timed.per_sample > 0 && std::abs(std::log(ratio)) > std::log(kOtherMachine);
+    if (other_machine) {
       for (double* seconds : {&state.fixed, &state.per_sample, &state.prior_fixed, &state.prior_deviation}) {
         *seconds *= ratio;
       }
     }
     added.model.Restore(state);
-    added.throughput.Restore(known->second.record.ceiling);
+    if (!other_machine) added.throughput.Restore(known->second.record.ceiling);
   } else if (timed.per_sample > 0 && timed.fixed >= 0) {
     added.model.Assume(timed);
   }
@@ -52,7 +55,7 @@ void BatchController::RemoveWorker(Incarnation worker) {
   const std::size_t at = found->second;
   const Worker& leaving = workers_[at];
   if (leaving.model.observations() > 0) {
-    Remember({leaving.name, leaving.model.Save(), leaving.throughput.ceiling()});
+    Remember({leaving.name, leaving.model.Save(), leaving.throughput.ceiling(), briefs_[at].computing});
   }
   if (!briefs_[at].measured) --unmeasured_;
   workers_.erase(workers_.begin() + static_cast<std::ptrdiff_t>(at));
@@ -265,9 +268,10 @@ BatchController::State BatchController::Save() const {
   std::sort(memories.begin(), memories.end(), [](const Memory* a, const Memory* b) { return a->order < b->order; });
   State state;
   for (const Memory* memory : memories) state.records.push_back(memory->record);
-  for (const Worker& worker : workers_) {
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    const Worker& worker = workers_[i];
     if (worker.model.observations() == 0) continue;
-    state.records.push_back({worker.name, worker.model.Save(), worker.throughput.ceiling()});
+    state.records.push_back({worker.name, worker.model.Save(), worker.throughput.ceiling(), briefs_[i].computing});
   }
   return state;
 }
@@ -275,7 +279,7 @@ BatchController::State BatchController::Save() const {
 absl::Status BatchController::Load(const State& state) {
   for (const State::Record& record : state.records) {
     StepTimeModel model(options_.step_time);
-    if (!model.Restore(record.model) || record.ceiling < 0) {
+    if (!model.Restore(record.model) || record.ceiling < 0 || !(record.computing > 0 && record.computing <= 1)) {
       return absl::InvalidArgumentError(
           absl::StrFormat("[batching] the saved step times of '%s' are not those of a model", record.name));
     }

@@ -49,6 +49,7 @@ struct BatchControllerOptions {
   std::int64_t hold_off_steps_max = 100;
   std::int64_t window_size = 5;     // proportional: steps between decisions
   double smoothing = 0.3;           // proportional: weight of the newest step
+  bool rates = false;               // model: each worker's rate counts, not only the slowest one's step (asp, ssp)
   double collapse_factor = 1.5;     // of the time per sample, beyond which a larger batch is too large
   std::int64_t retry_steps = 500;   // until a learnt ceiling is tried
   std::size_t history_max = 16384;  // names remembered
@@ -81,6 +82,7 @@ class BatchController {
       std::string name;
       StepTimeModel::State model;
       std::int64_t ceiling = 0;
+      double computing = 1;  // part of a step that went into the samples
     };
     std::vector<Record> records;
   };

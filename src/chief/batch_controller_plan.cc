@@ -320,6 +320,8 @@ BatchController::Outlook BatchController::Compare() const {
     const Brief& brief = briefs_[i];
     const auto batch = static_cast<double>(brief.batch);
     outlook.same = outlook.same && brief.batch == shares_[i];
+    // Nothing can be gained of it, and it would hide what is.
+    if (options_.rates && brief.batch == ranges_[i].floor && shares_[i] == ranges_[i].floor) continue;
     outlook.after = std::max(outlook.after, lines_[i].At(static_cast<double>(shares_[i])));
     if (!brief.measured) continue;
     const double before = lines_[i].At(batch);

@@ -63,6 +63,7 @@ Chief::Impl::Impl(ChiefOptions o)
     controller.window_size = batching.window_size;
     controller.smoothing = batching.smoothing;
     controller.hold_off_steps = batching.hold_off_steps;
+    controller.rates = options.experiment.train.sync.mode != SyncConfig::Mode::kBsp;
     batches.emplace(controller);
   }
   for (std::size_t i = 0; i < options.listed_workers.size(); ++i) {

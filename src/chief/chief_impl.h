@@ -92,8 +92,15 @@ struct MeasuredStep {
   std::vector<std::vector<double>> by_server;                 // as in Applied; empty: not told
 };
 
+// The same of all servers together.
+struct StepNorms {
+  std::vector<UpdateNorm> updates;
+  double squared_sum = 0;
+};
+
 struct CheckpointInProgress {
   Manifest manifest;                           // frozen at its version; parts filled in as they come
+  std::optional<StepNorms> norms;              // of its own commit, once learnt from
   std::vector<std::optional<PartInfo>> parts;  // by server
   std::string failure;                         // of any part: not to be written
   bool writing_manifest = false;
@@ -237,6 +244,7 @@ struct Chief::Impl {
   void ReleaseProvisional(const WorkerState& worker);
   std::optional<Share> TakeProvisional(const WorkerState& worker);
   std::int64_t AsyncBatch(const WorkerState& worker);
+  std::int64_t LeastBatch() const;
   std::map<Incarnation, std::int64_t> CutBatch(std::int64_t total);
   bool BindIdle(const WorkerState& worker);
   bool MayBindMore() const;
@@ -260,6 +268,8 @@ struct Chief::Impl {
   void ExpectNorms(const Decision& decision);
   void OnNorms(const ServerState& server, const Applied& applied);
   void LearnNorms();
+  void LearnNorms(const StepNorms& norms);
+  static std::optional<StepNorms> NormsOf(const MeasuredStep& step);
 
   // --- ending.cc
   void NoteCheckpointDue(bool epoch_completed);
@@ -284,6 +294,7 @@ struct Chief::Impl {
   Summary MakeSummary() const;
   double TrainingSeconds(TimePoint at) const;
   std::string EncodeState() const;
+  void KeepNewestNorms(Manifest& manifest) const;
   absl::Status LoadState(const Manifest& manifest);
 
   // --- chief_status.cc
@@ -390,6 +401,7 @@ struct Chief::Impl {
   std::int64_t provisional_global_batch = 0;  // that the provisional plan was made for
   std::optional<GradientNoise> noise;         // where servers measure gradients
   std::deque<MeasuredStep> measured;          // and not all of it is learnt from
+  std::optional<StepNorms> restored_norms;    // of the checkpoint's own commit, not learnt from yet
   std::optional<double> gradient_norm;        // of the newest measured commit
   double commit_seconds = 0;                  // between two, smoothed
   std::int64_t said_plans = 0;

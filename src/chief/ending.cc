@@ -21,9 +21,10 @@ Json RangesToJson(const RangeList& ranges) {
 // One array a worker's model, in the order of StepTimeModel::State.
 Json BatchesToJson(const BatchController::State& state) {
   Json list = Json::array();
-  for (const auto& [name, m, ceiling] : state.records) {
+  for (const auto& [name, m, ceiling, computing] : state.records) {
     list.push_back({{"name", name},
                     {"ceiling", ceiling},
+                    {"computing", computing},
                     {"model",
                      {m.fixed, m.per_sample, m.info_fixed, m.info_cross, m.info_sample, m.target_fixed, m.target_sample,
                       m.prior_fixed, m.prior_deviation, m.residual_weight, m.residual_squares}},
@@ -38,6 +39,7 @@ BatchController::State BatchesFromJson(const Json& list) {
     BatchController::State::Record record;
     record.name = entry.at("name").get<std::string>();
     record.ceiling = entry.at("ceiling").get<std::int64_t>();
+    record.computing = entry.value("computing", 1.0);  // an older program's has none
     double* const fields[] = {
         &record.model.fixed,           &record.model.per_sample,      &record.model.info_fixed,
         &record.model.info_cross,      &record.model.info_sample,     &record.model.target_fixed,
@@ -158,6 +160,7 @@ void Chief::Impl::OnSnapshotDone(ServerState& server, const SnapshotDone& done) 
     return Say(text, LogLevel::kError);
   }
   for (const auto& part : checkpoint->parts) checkpoint->manifest.parts.push_back(*part);
+  KeepNewestNorms(checkpoint->manifest);
   checkpoint->manifest.final = phase == Phase::kEnding && end_status == "finished" && done.version == version();
   checkpoint->writing_manifest = true;
   actions.push_back(SyncLogAction{});
@@ -375,9 +378,26 @@ std::string Chief::Impl::EncodeState() const {
   state["batches"] = batches ? BatchesToJson(batches->Save()) : Json(nullptr);
   state["gradient_noise"] = noise ? NoiseToJson(noise->Save()) : Json(nullptr);
   state["global_batch_size"] = global_batch.size();
+  state["global_batch_changed_at"] = global_batch.changed_at();
   state["train_loss"] = any_loss ? Json(last_loss) : Json(nullptr);
   state["workers"] = TotalsToJson(totals);
   return state.dump();
+}
+
+// Its own commit's norms come after the rest was frozen; who goes on from here learns from them first, as the job did.
+void Chief::Impl::KeepNewestNorms(Manifest& manifest) const {
+  if (!noise) return;
+  std::optional<StepNorms> norms = checkpoint->norms;
+  for (const MeasuredStep& step : measured) {
+    if (step.version == manifest.version) norms = NormsOf(step);
+  }
+  if (!norms) return;
+  Json state = Json::parse(manifest.chief_state);
+  Json& kept = state["newest_norms"];
+  kept["squared_sum"] = norms->squared_sum;
+  kept["updates"] = Json::array();
+  for (const UpdateNorm& update : norms->updates) kept["updates"].push_back({update.samples, update.squared_sum});
+  manifest.chief_state = state.dump();
 }
 
 absl::Status Chief::Impl::LoadState(const Manifest& manifest) {
@@ -416,7 +436,16 @@ absl::Status Chief::Impl::LoadState(const Manifest& manifest) {
         !noise->Restore(NoiseFromJson(state.at("gradient_noise")))) {
       return absl::DataLossError("its gradient_noise are no means of norms");
     }
-    global_batch.Restore(state.value("global_batch_size", options.experiment.train.global_batch_size));
+    global_batch.Restore(state.value("global_batch_size", options.experiment.train.global_batch_size),
+                         state.value("global_batch_changed_at", std::int64_t{0}));
+    restored_norms.reset();
+    if (noise && state.contains("newest_norms")) {
+      restored_norms.emplace();
+      for (const Json& update : state.at("newest_norms").at("updates")) {
+        restored_norms->updates.push_back({update.at(0).get<std::int64_t>(), update.at(1).get<double>()});
+      }
+      restored_norms->squared_sum = state.at("newest_norms").at("squared_sum").get<double>();
+    }
     if (state.at("train_loss").is_number()) {
       last_loss = state.at("train_loss").get<double>();
       any_loss = true;

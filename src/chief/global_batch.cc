@@ -24,14 +24,15 @@ double GlobalBatch::LearningRateFactor() const {
   return 1;
 }
 
-std::string GlobalBatch::Follow(const GradientNoise& noise, std::int64_t ceiling) {
+std::string GlobalBatch::Follow(const GradientNoise& noise, std::int64_t floor, std::int64_t ceiling) {
   if (!noise_scale_ || noise.steps() - changed_at_ < window_) return "";
   const std::optional<double> scale = noise.NoiseScale();
   if (!scale) return "";
   const auto size = static_cast<double>(size_);
   double most = static_cast<double>(noise_scale_->max);
-  if (ceiling > 0) most = std::clamp(static_cast<double>(ceiling), static_cast<double>(noise_scale_->min), most);
-  const double wanted = std::clamp(*scale, static_cast<double>(noise_scale_->min), most);
+  const double least = std::clamp(static_cast<double>(floor), static_cast<double>(noise_scale_->min), most);
+  if (ceiling > 0) most = std::clamp(static_cast<double>(ceiling), least, most);
+  const double wanted = std::clamp(*scale, least, most);
   if (wanted < size * noise_scale_->least_factor && wanted > size / noise_scale_->least_factor) return "";
   const double next = std::clamp(wanted, size / noise_scale_->most_factor, size * noise_scale_->most_factor);
   const std::int64_t rounded = std::llround(next);
@@ -44,9 +45,10 @@ std::string GlobalBatch::Follow(const GradientNoise& noise, std::int64_t ceiling
       before, *scale, LearningRateFactor());
 }
 
-void GlobalBatch::Restore(std::int64_t size) {
-  if (noise_scale_) size_ = std::clamp(size, noise_scale_->min, noise_scale_->max);
-  changed_at_ = 0;  // of an estimate that may have been taken back
+void GlobalBatch::Restore(std::int64_t size, std::int64_t changed_at) {
+  if (!noise_scale_) return;
+  size_ = std::clamp(size, noise_scale_->min, noise_scale_->max);
+  changed_at_ = changed_at;
 }
 
 }  // namespace evenkeel

@@ -26,11 +26,13 @@ class GlobalBatch {
   // Of the schedule's learning rate, for a step planned with this size.
   double LearningRateFactor() const;
 
-  // Between two commits. `ceiling`: what the workers can take together; 0: no bound. Returns why the size changed, or
-  // "".
-  std::string Follow(const GradientNoise& noise, std::int64_t ceiling);
+  // Between two commits. `floor` and `ceiling`: what the workers must and can take together; 0: no bound. Returns why
+  // the size changed, or "".
+  std::string Follow(const GradientNoise& noise, std::int64_t floor, std::int64_t ceiling);
+  // Steps of the estimate when it changed last.
+  std::int64_t changed_at() const { return changed_at_; }
   // As a checkpoint or the log says; within the bounds. Where it is fixed: no effect.
-  void Restore(std::int64_t size);
+  void Restore(std::int64_t size, std::int64_t changed_at);
 
  private:
   const std::int64_t first_;

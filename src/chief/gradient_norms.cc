@@ -4,6 +4,7 @@
 // each commit learns from the same ones before it in every run.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "chief/chief_impl.h"
 
@@ -27,37 +28,51 @@ void Chief::Impl::OnNorms(const ServerState& server, const Applied& applied) {
   if (place < step->by_server.size()) step->by_server[place] = applied.squared_sums;
 }
 
+// Nothing where a server's word is not here.
+std::optional<StepNorms> Chief::Impl::NormsOf(const MeasuredStep& step) {
+  std::vector<double> sums(step.updates.size() + 1, 0.0);
+  for (const std::vector<double>& told : step.by_server) {
+    if (told.size() != sums.size()) return std::nullopt;
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += told[i];
+  }
+  StepNorms norms;
+  for (std::size_t i = 0; i < step.updates.size(); ++i) norms.updates.push_back({step.updates[i].second, sums[i]});
+  norms.squared_sum = sums.back();
+  return norms;
+}
+
+void Chief::Impl::LearnNorms(const StepNorms& norms) {
+  std::int64_t samples_in_step = 0;
+  for (const UpdateNorm& update : norms.updates) samples_in_step += update.samples;
+  gradient_norm = std::sqrt(norms.squared_sum) / static_cast<double>(samples_in_step);
+  noise->Observe(norms.updates, norms.squared_sum);
+}
+
 // From the commits that every server has applied, in order. Those of which a server's word was lost teach nothing.
 void Chief::Impl::LearnNorms() {
+  if (!noise) return;
+  if (restored_norms) LearnNorms(*std::exchange(restored_norms, std::nullopt));
   CommitNumber slowest = commit;
   for (const ServerState& server : servers) slowest = std::min(slowest, server.applied);
   for (; !measured.empty() && measured.front().version.commit <= slowest; measured.pop_front()) {
     const MeasuredStep& step = measured.front();
-    std::vector<double> sums(step.updates.size() + 1, 0.0);
-    bool whole = true;
-    for (const std::vector<double>& told : step.by_server) {
-      whole = whole && told.size() == sums.size();
-      for (std::size_t i = 0; whole && i < sums.size(); ++i) sums[i] += told[i];
-    }
-    if (!whole) continue;
-    std::vector<UpdateNorm> norms;
-    std::int64_t samples_in_step = 0;
+    const std::optional<StepNorms> norms = NormsOf(step);
+    if (!norms) continue;
+    if (checkpoint && checkpoint->manifest.version == step.version) checkpoint->norms = norms;
     for (std::size_t i = 0; i < step.updates.size(); ++i) {
-      const auto& [incarnation, count] = step.updates[i];
-      norms.push_back({count, sums[i]});
-      samples_in_step += count;
-      const WorkerState* worker = workers.Find(incarnation);
+      const WorkerState* worker = workers.Find(step.updates[i].first);
       if (worker == nullptr) continue;
-      const double norm = std::sqrt(sums[i]) / static_cast<double>(count);
+      const UpdateNorm& update = norms->updates[i];
+      const double norm = std::sqrt(update.squared_sum) / static_cast<double>(update.samples);
       workers.Change(*worker, [norm](WorkerState& w) { w.gradient_norm = norm; });
     }
-    gradient_norm = std::sqrt(sums.back()) / static_cast<double>(samples_in_step);
-    noise->Observe(norms, sums.back());
+    LearnNorms(*norms);
   }
-  if (!noise || global_batch.fixed()) return;
-  const std::int64_t ceiling =
-      batches ? batches->Holds() : options.experiment.batching.max_batch_size * workers.training();
-  if (std::string reason = global_batch.Follow(*noise, ceiling); !reason.empty()) Say(std::move(reason));
+  if (global_batch.fixed()) return;
+  const std::int64_t training = workers.training();
+  const std::int64_t floor = LeastBatch() * training;
+  const std::int64_t ceiling = batches ? batches->Holds() : options.experiment.batching.max_batch_size * training;
+  if (std::string reason = global_batch.Follow(*noise, floor, ceiling); !reason.empty()) Say(std::move(reason));
 }
 
 }  // namespace evenkeel

@@ -11,6 +11,14 @@
 #include "evenkeel/core/status.h"
 
 namespace evenkeel {
+namespace {
+
+template <class List>
+double Mean(const List& list) {
+  return std::accumulate(list.begin(), list.end(), 0.0) / static_cast<double>(list.size());
+}
+
+}  // namespace
 
 std::string Chief::Impl::MissingMembers() const {
   std::vector<std::string> missing;
@@ -243,21 +251,19 @@ double Chief::Impl::WeightOf(const std::string& worker) const {
   if (index < options.batch_sizes.size()) return static_cast<double>(options.batch_sizes[index]);
   const BatchingConfig& batching = options.experiment.batching;
   if (index < batching.speeds.size()) return batching.speeds[index];
-  return 1;
+  if (!options.batch_sizes.empty()) return Mean(options.batch_sizes);
+  return batching.speeds.empty() ? 1 : Mean(batching.speeds);
 }
 
 // What its first ticket may have, by what is known before it is ready; about.
 std::int64_t Chief::Impl::ExpectedBatch(const WorkerState& worker) const {
   const std::size_t members = first_grant_done ? static_cast<std::size_t>(workers.training()) + (worker.rank ? 0 : 1)
                                                : std::max(options.listed_workers.size(), workers.size());
-  const auto mean = [](const auto& list) {
-    return std::accumulate(list.begin(), list.end(), 0.0) / static_cast<double>(list.size());
-  };
   double share = 1 / static_cast<double>(std::max<std::size_t>(members, 1));
   if (!options.batch_sizes.empty()) {
-    share *= worker.weight / mean(options.batch_sizes);
+    share *= worker.weight / Mean(options.batch_sizes);
   } else if (!options.experiment.batching.speeds.empty()) {
-    share *= worker.weight / mean(options.experiment.batching.speeds);
+    share *= worker.weight / Mean(options.experiment.batching.speeds);
   }
   const auto total = static_cast<double>(global_batch.size());
   return std::max<std::int64_t>(1, std::llround(total * std::min(share, 1.0)));

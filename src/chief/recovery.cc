@@ -119,10 +119,12 @@ absl::Status Chief::Impl::Adopt(const Decision& decision) {
   chain_hash = decision.hash;
   samples_trained += decision.samples;
   samples_rolled_back -= decision.samples;
-  if (decision.samples > global_batch.size()) global_batch.Restore(decision.samples);
   last_loss = decision.loss_sum / static_cast<double>(decision.samples);
   any_loss = true;
   actions.push_back(CommitMetricsAction{RowOfAdopted(decision)});  // the one before may not have written it
+  if (decision.global_batch_size > 0 && decision.global_batch_size != global_batch.size()) {
+    global_batch.Restore(decision.global_batch_size, noise ? noise->steps() : 0);
+  }
   NoteCheckpointDue(ledger->completed_epochs() > completed_before);
   return absl::OkStatus();
 }
@@ -256,6 +258,7 @@ void Chief::Impl::RollBack(const std::string& reason) {
   provisional_members.clear();
   unapplied.clear();
   measured.clear();
+  restored_norms.reset();
   checkpoint.reset();
   checkpoint_due = false;
   // Who had been there and has not come back yet may do so until its lease ends.

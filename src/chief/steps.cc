@@ -194,6 +194,8 @@ void Chief::Impl::FillRow(CommitRow& row, const Decision& decision) const {
 void Chief::Impl::Commit(SetNumber number) {
   auto [set, updates] = undecided.Take(number);
   const TrainConfig& train = options.experiment.train;
+  const GlobalBatch planned = global_batch;
+  LearnNorms();
   CommitRecord record;
   Decision& decision = record.decision;
   decision.version = Version{generation, commit.Next()};
@@ -243,7 +245,8 @@ void Chief::Impl::Commit(SetNumber number) {
   const TrainingLength length{train.max_commits, train.epochs * samples, samples};
   decision.learning_rate =
       LearningRate(train.schedule, length, Progress{static_cast<std::int64_t>(commit.value()), samples_trained}) *
-      global_batch.LearningRateFactor();
+      planned.LearningRateFactor();
+  if (!global_batch.fixed()) decision.global_batch_size = global_batch.size();
   decision.clip_scale = ClipScale(set, decision.samples);
   decision.previous_hash = chain_hash;
   decision.hash = HashDecision(decision);
@@ -259,13 +262,13 @@ void Chief::Impl::Commit(SetNumber number) {
   MeasureRate(decision.samples);
   last_commit_at = trained_until = now;
   FillRow(row, decision);
+  row.global_batch_size = planned.size();
   record.training_seconds = TrainingSeconds(now);
   row.seconds = record.training_seconds;
 
   AppendLog(record);
   SendToServers(decision);
   unapplied.push_back(decision);
-  LearnNorms();
   ExpectNorms(decision);
   const std::int64_t completed_before = ledger->completed_epochs();
   for (const UpdateState& update : updates) {
@@ -360,6 +363,12 @@ void Chief::Impl::Grant() {
   bsp ? GrantBsp() : GrantAsync();
 }
 
+// In mode off the batches are what the cluster file says, however small.
+std::int64_t Chief::Impl::LeastBatch() const {
+  const BatchingConfig& batching = options.experiment.batching;
+  return batching.mode == BatchingConfig::Mode::kOff ? 1 : batching.min_batch_size;
+}
+
 // Shares of `total` samples for all admitted workers: by measured step times where batching.mode says so, else by
 // weights.
 std::map<Incarnation, std::int64_t> Chief::Impl::CutBatch(std::int64_t total) {
@@ -387,9 +396,15 @@ std::map<Incarnation, std::int64_t> Chief::Impl::CutBatch(std::int64_t total) {
   const std::vector<const WorkerState*> members = workers.TrainingByRank();
   std::vector<double> weights;
   for (const WorkerState* worker : members) weights.push_back(worker->weight);
-  const BatchingConfig& batching = options.experiment.batching;
-  const std::vector<std::int64_t> shares =
-      SplitBatch(total, weights, SplitBounds{batching.min_batch_size, batching.max_batch_size});
+  const std::int64_t most = options.experiment.batching.max_batch_size;
+  const auto count = static_cast<std::int64_t>(members.size());
+  if (!batches && total == global_batch.size() &&
+      (LeastBatch() * count > total || (most > 0 && most * count < total)) && !std::exchange(said_bounds, true)) {
+    Say(absl::StrCat("batching.", most > 0 && most * count < total ? "max_batch_size" : "min_batch_size",
+                     " does not bind: ", count, " workers cannot keep it with a global batch of ", total),
+        LogLevel::kWarning);
+  }
+  const std::vector<std::int64_t> shares = SplitBatch(total, weights, SplitBounds{LeastBatch(), most});
   for (std::size_t i = 0; i < members.size(); ++i) counts[members[i]->incarnation] = shares[i];
   return counts;
 }

@@ -258,6 +258,27 @@ absl::Status CheckBatchSizes(const Cluster& cluster, bool chief_trains) {
                                            cluster.workers.size(), " workers); give one each"));
 }
 
+namespace {
+
+absl::Status CheckBatchBounds(const Experiment& experiment, std::int64_t tasks) {
+  const BatchingConfig& batching = experiment.batching;
+  const std::int64_t total = experiment.train.global_batch_size;
+  if (tasks == 0) return absl::OkStatus();
+  if (batching.mode != BatchingConfig::Mode::kOff && batching.min_batch_size > total / tasks) {
+    return absl::InvalidArgumentError(Concat("batching.min_batch_size: ", batching.min_batch_size, " for each of ",
+                                             tasks, " tasks that train is more than train.global_batch_size, ", total,
+                                             "; allowed here: at most ", total / tasks));
+  }
+  if (batching.max_batch_size > 0 && batching.max_batch_size < (total + tasks - 1) / tasks) {
+    return absl::InvalidArgumentError(Concat("batching.max_batch_size: ", batching.max_batch_size, " for each of ",
+                                             tasks, " tasks that train is less than train.global_batch_size, ", total,
+                                             "; allowed here: 0, or at least ", (total + tasks - 1) / tasks));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status CheckExperimentFits(const Experiment& experiment, const Cluster& cluster, bool chief_trains) {
   const std::size_t tasks = cluster.workers.size() + (chief_trains ? 1 : 0);
   const std::size_t speeds = experiment.batching.speeds.size();
@@ -265,6 +286,11 @@ absl::Status CheckExperimentFits(const Experiment& experiment, const Cluster& cl
     return absl::InvalidArgumentError(Concat("batching.speeds: ", speeds, " entries, but ", tasks,
                                              " tasks train; give one each, the chief's first where it trains"));
   }
+  if (speeds > 0 && !cluster.batch_sizes.empty()) {
+    return absl::InvalidArgumentError(
+        "batching.speeds: the cluster's batch_size_list says the shares already; leave out one of the two");
+  }
+  EK_RETURN_IF_ERROR(CheckBatchBounds(experiment, static_cast<std::int64_t>(tasks)));
   const std::int64_t backups = experiment.train.sync.backup_workers;
   if (backups > 0 && backups >= static_cast<std::int64_t>(tasks)) {
     return absl::InvalidArgumentError(Concat("train.sync.backup_workers: ", backups, " is out of range; ", tasks,

@@ -196,6 +196,7 @@ void Map(D& d, In<D, Decision> m, Out<D, pb::Decision> p) {
   EK_VALUE(loss_sum);
   EK_VALUE(learning_rate);
   EK_VALUE(clip_scale);
+  EK_VALUE(global_batch_size);
   EK_VALUE(previous_hash);
   EK_VALUE(hash);
 }

@@ -71,6 +71,7 @@ std::uint64_t HashDecision(const Decision& decision) {
     if (update.feedback > 0) hash = MixKey(hash, update.feedback);
   }
   hash = MixKey(hash, static_cast<std::uint64_t>(decision.samples), std::bit_cast<std::uint64_t>(decision.loss_sum));
+  if (decision.global_batch_size > 0) hash = MixKey(hash, static_cast<std::uint64_t>(decision.global_batch_size));
   return MixKey(hash, std::bit_cast<std::uint64_t>(decision.learning_rate),
                 std::bit_cast<std::uint64_t>(decision.clip_scale));
 }

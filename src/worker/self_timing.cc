@@ -14,8 +14,9 @@ namespace {
 constexpr int kTurnsMax = 256;
 constexpr std::size_t kSizesKept = 16;
 constexpr std::int64_t kSmallBatch = 8, kLargeBatch = 32;
-// Of a step's time, that grows with the batch at least: two sizes so close tell no more.
-constexpr double kLeastGrowth = 0.02;
+// Of a step's time, that grows with the batch at least: two sizes so close, on a machine that is disturbed, tell no
+// more, and a line too flat would give its worker nearly all of the first step.
+constexpr double kLeastGrowth = 0.25;
 constexpr Duration kSendsEnd = std::chrono::seconds(5);  // those of the life before
 
 struct Turns {

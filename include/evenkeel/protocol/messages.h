@@ -385,7 +385,8 @@ struct Decision {
   std::int64_t samples = 0;              // the divisor
   double loss_sum = 0;
   double learning_rate = 0;
-  double clip_scale = 1;  // by global norm
+  double clip_scale = 1;               // by global norm
+  std::int64_t global_batch_size = 0;  // of the step that is planned next, where it may change; else 0
   std::uint64_t previous_hash = 0;
   std::uint64_t hash = 0;  // chains this decision to all before it
   friend bool operator==(const Decision&, const Decision&) = default;

@@ -612,6 +612,21 @@ TEST_CASE("batches do not follow time that samples do not take", "[chief]") {
   }
 }
 
+// In asp and ssp nobody waits for it; the others' rates still count.
+TEST_CASE("a worker that has the least batch hides no other's speed where rates are to be equal", "[chief]") {
+  for (const bool rates : {true, false}) {
+    Cluster cluster(BatchControllerOptions{.rates = rates});
+    for (const double per_sample : {1e-3, 1e-3, 50e-3}) cluster.Add({0, per_sample});
+    for (int step = 0; step < 40; ++step) REQUIRE(cluster.Step(256));
+    REQUIRE(cluster.shares[2].batch == 16);
+    cluster.machines[1].per_sample = 4e-3;
+    for (int step = 0; step < 40; ++step) REQUIRE(cluster.Step(256));
+    CAPTURE(rates);
+    CHECK((cluster.shares[0].batch == Approx(192).margin(10)) == rates);  // 4 : 1, beside 16
+    CHECK(cluster.shares[2].batch == 16);
+  }
+}
+
 TEST_CASE("what is no time and whom nobody knows is ignored", "[chief]") {
   Cluster cluster;
   for (int i = 0; i < 2; ++i) cluster.Add({0, 1e-3});

@@ -111,6 +111,24 @@ TEST_CASE("what is remembered counts, unless the machine is another by its own t
   CHECK(other.shares[0].batch == Approx(300).margin(25));
 }
 
+TEST_CASE("what is remembered of a step with its messages is compared without them", "[chief][fast]") {
+  BatchController first{{}};
+  for (std::uint64_t i = 1; i <= 2; ++i) first.AddWorker(Incarnation(i), "m" + std::to_string(i));
+  for (int step = 0; step < 30; ++step) {
+    // A step is mostly messages: 12 ms and 12 ms, of which the workers compute 3 and 5.
+    const std::vector<BatchShare> plan = *first.Plan(256);
+    for (const BatchShare& share : plan) {
+      first.Observe(share.worker, share.batch, 0.012, false, share.worker == Incarnation(1) ? 0.25 : 0.42);
+    }
+  }
+  BatchController second{{}};
+  REQUIRE(second.Load(first.Save()).ok());
+  second.AddWorker(Incarnation(1), "m1", 0, {0.003, 1e-6});
+  second.AddWorker(Incarnation(2), "m2", 0, {0.005, 1e-6});
+  const std::vector<BatchShare> shares = *second.Plan(256);
+  CHECK(shares[0].batch == Approx(128).margin(8));
+}
+
 TEST_CASE("a change that costs more than it gains until the next is not made", "[chief][fast]") {
   for (double new_size : {0.0, 10.0}) {  // seconds
     BatchController controller{{}};

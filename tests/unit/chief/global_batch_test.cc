@@ -89,6 +89,27 @@ TEST_CASE("a resumed job goes on with the global batch of its checkpoint", "[chi
   CHECK(Sizes(second)[0] == 200);
 }
 
+TEST_CASE("a job that is resumed from any checkpoint changes its global batch at the same commits", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 6000;
+  options.overrides = std::string(kFollows) + " checkpoint.every_commits=1";
+  FakeCluster first(options);
+  first.SetNoiseScale(900);
+  REQUIRE(first.Run());
+  const std::vector<std::int64_t> sizes = Sizes(first);
+  REQUIRE(sizes.size() > 14);
+  for (const Manifest& manifest : first.manifests()) {
+    const auto done = static_cast<std::ptrdiff_t>(manifest.version.commit.value());
+    if (done == 0 || done > 12) continue;
+    options.resume = manifest;
+    FakeCluster second(options);
+    second.SetNoiseScale(900);
+    REQUIRE(second.Run());
+    INFO("from commit " << done);
+    CHECK(Sizes(second) == std::vector<std::int64_t>(sizes.begin() + done, sizes.end()));
+  }
+}
+
 TEST_CASE("without a window nothing is measured and nothing follows", "[chief]") {
   FakeClusterOptions options;
   options.overrides = "train.global_batch_size=60";

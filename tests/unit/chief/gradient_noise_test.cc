@@ -144,8 +144,8 @@ TEST_CASE("the estimate follows a change within its window, and goes on from wha
 
 TEST_CASE("a fixed global batch follows nothing", "[chief]") {
   GlobalBatch batch(128, BatchingConfig{});
-  CHECK(batch.Follow(Exactly(1e6, 1000), 0).empty());
-  batch.Restore(4096);
+  CHECK(batch.Follow(Exactly(1e6, 1000), 0, 0).empty());
+  batch.Restore(4096, 0);
   CHECK(batch.size() == 128);
   CHECK(batch.LearningRateFactor() == 1);
 }
@@ -153,29 +153,44 @@ TEST_CASE("a fixed global batch follows nothing", "[chief]") {
 TEST_CASE("the global batch grows with the noise scale, a factor at a time, once a window, within its bounds",
           "[chief]") {
   GlobalBatch batch(128, Following(128, 1000, 20));
-  CHECK(batch.Follow(Exactly(700, 19), 0).empty());
-  CHECK(absl::StrContains(batch.Follow(Exactly(700, 20), 0),
+  CHECK(batch.Follow(Exactly(700, 19), 0, 0).empty());
+  CHECK(absl::StrContains(batch.Follow(Exactly(700, 20), 0, 0),
                           "256 samples now, not 128: the gradient noise scale is 700"));
-  CHECK(batch.Follow(Exactly(700, 39), 0).empty());
-  CHECK_FALSE(batch.Follow(Exactly(700, 40), 0).empty());
+  CHECK(batch.Follow(Exactly(700, 39), 0, 0).empty());
+  CHECK_FALSE(batch.Follow(Exactly(700, 40), 0, 0).empty());
   CHECK(batch.size() == 512);
-  CHECK_FALSE(batch.Follow(Exactly(700, 60), 0).empty());
+  CHECK_FALSE(batch.Follow(Exactly(700, 60), 0, 0).empty());
   CHECK(batch.size() == 700);
-  CHECK(batch.Follow(Exactly(850, 80), 0).empty());  // by less than least_factor
-  CHECK_FALSE(batch.Follow(Exactly(1e6, 80), 0).empty());
+  CHECK(batch.Follow(Exactly(850, 80), 0, 0).empty());  // by less than least_factor
+  CHECK_FALSE(batch.Follow(Exactly(1e6, 80), 0, 0).empty());
   CHECK(batch.size() == 1000);
-  CHECK_FALSE(batch.Follow(Exactly(10, 100), 0).empty());
+  CHECK_FALSE(batch.Follow(Exactly(10, 100), 0, 0).empty());
   CHECK(batch.size() == 500);
-  CHECK_FALSE(batch.Follow(Exactly(10, 120), 0).empty());
-  CHECK_FALSE(batch.Follow(Exactly(10, 140), 0).empty());
-  CHECK(batch.Follow(Exactly(10, 160), 0).empty());
+  CHECK_FALSE(batch.Follow(Exactly(10, 120), 0, 0).empty());
+  CHECK_FALSE(batch.Follow(Exactly(10, 140), 0, 0).empty());
+  CHECK(batch.Follow(Exactly(10, 160), 0, 0).empty());
   CHECK(batch.size() == 128);  // min
 }
 
 TEST_CASE("no global batch is more than the workers may take together", "[chief]") {
   GlobalBatch batch(128, Following(128, 1000, 1));
-  CHECK_FALSE(batch.Follow(Exactly(700, 1), 200).empty());
+  CHECK_FALSE(batch.Follow(Exactly(700, 1), 0, 200).empty());
   CHECK(batch.size() == 200);
+}
+
+TEST_CASE("no global batch is less than the workers must take together, nor more than its own bound for it",
+          "[chief]") {
+  BatchingConfig config = Following(128, 1000, 1);
+  config.noise_scale->min = 4;
+  GlobalBatch batch(128, config);
+  CHECK_FALSE(batch.Follow(Exactly(5, 1), 48, 0).empty());
+  CHECK(batch.size() == 64);
+  CHECK_FALSE(batch.Follow(Exactly(5, 2), 48, 0).empty());
+  CHECK(batch.size() == 48);
+  CHECK(batch.Follow(Exactly(5, 3), 48, 40).empty());  // the floor counts more
+  CHECK_FALSE(batch.Follow(Exactly(5, 3), 5000, 0).empty());
+  CHECK_FALSE(batch.Follow(Exactly(5, 9), 5000, 0).empty());
+  CHECK(batch.size() <= 1000);
 }
 
 TEST_CASE("the learning rate goes with the global batch as it was chosen to", "[chief]") {
@@ -186,7 +201,7 @@ TEST_CASE("the learning rate goes with the global batch as it was chosen to", "[
     config.noise_scale->learning_rate = rule;
     GlobalBatch batch(100, config);
     CHECK(batch.LearningRateFactor() == 1);
-    batch.Restore(400);
+    batch.Restore(400, 0);
     CHECK(batch.LearningRateFactor() == Approx(factor));
   }
 }

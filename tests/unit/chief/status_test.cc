@@ -42,6 +42,19 @@ ChiefOptions Again(const FakeCluster& before, int workers) {
   return options;
 }
 
+Message JoinOfWorker(const FakeCluster& cluster) {
+  Message join{cluster.EnvelopeOf(0), {}};
+  join.envelope.sender = Incarnation{};
+  Join body;
+  body.name = "worker:0";
+  body.nonce = 1;
+  body.samples = 100000;
+  body.data_fingerprint = "0123456789abcdef";
+  body.tensors = cluster.manifests().back().tensors;
+  join.body = body;
+  return join;
+}
+
 }  // namespace
 
 TEST_CASE("below workers_min status and line say until when the job waits, and no rate is shown", "[chief]") {
@@ -93,16 +106,7 @@ TEST_CASE("a restarted chief tells the true step at once, awaits nobody who had 
   CHECK(status.at("last_checkpoint") == "g1-c30");
   CHECK(status.at("waiting_for") == "ps:0, ps:1, worker:0, worker:1");
 
-  Message join{first.EnvelopeOf(0), {}};
-  join.envelope.sender = Incarnation{};
-  Join body;
-  body.name = "worker:0";
-  body.nonce = 1;
-  body.samples = options.samples;
-  body.data_fingerprint = "0123456789abcdef";
-  body.tensors = first.manifests().back().tensors;
-  join.body = body;
-  chief.OnMessage(SessionId(1), join, now);
+  chief.OnMessage(SessionId(1), JoinOfWorker(first), now);
   status = Json::parse(chief.StatusJson(now));
   CHECK(status.at("commit") == 37);
   CHECK(status.at("waiting_for") == "ps:0, ps:1");
@@ -139,6 +143,30 @@ TEST_CASE("a restarted chief tells the true step at once, awaits nobody who had 
   for (const WorkerSummary& worker : summary.workers) samples += worker.samples;
   CHECK(samples == summary.samples_trained);
   CHECK(summary.workers.size() == 3);
+}
+
+TEST_CASE("a restarted chief goes on with a global batch that has become smaller since the checkpoint", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 100000;
+  options.overrides =
+      "train.global_batch_size=60 checkpoint.every_commits=10 batching.mode=off batching.gradnorm_window=12 "
+      "batching.global.noise_scale.min=3 batching.global.noise_scale.max=60";
+  FakeCluster first(options);
+  first.SetNoiseScale(30);
+  first.RunUntil([&] { return first.commits().size() == 17 && first.manifests().size() == 2; });
+  REQUIRE(first.manifests().back().version.commit == CommitNumber(10));
+  REQUIRE(Status(first).at("global_batch_size") == 30);
+  REQUIRE(first.commits().back().decision.samples == 30);
+
+  Chief chief(Again(first, options.workers));
+  const TimePoint now = first.now() + std::chrono::seconds(5);
+  chief.Start(now, 1700000000000);
+  std::vector<std::int64_t> rows;
+  for (const ChiefAction& action : chief.OnMessage(SessionId(1), JoinOfWorker(first), now)) {
+    if (const auto* row = std::get_if<CommitMetricsAction>(&action)) rows.push_back(row->row.global_batch_size);
+  }
+  CHECK(Json::parse(chief.StatusJson(now)).at("global_batch_size") == 30);
+  CHECK(rows == std::vector<std::int64_t>{60, 60, 60, 30, 30, 30, 30});
 }
 
 TEST_CASE("a chief that is stopped before anybody has come back says what no checkpoint holds", "[chief]") {
@@ -263,8 +291,9 @@ TEST_CASE("after a restart of everything, servers have a time from the first one
   Json status = Json::parse(chief.StatusJson(now));
   CHECK(status.at("servers").size() == 2);
   CHECK(status.at("waiting_then") == "the job goes on with the servers that are here");
+  (void)joins(2, "ps:0");
   bool said = false;
-  for (const ChiefAction& action : joins(2, "ps:0")) {
+  for (const ChiefAction& action : chief.OnMessage(SessionId(3), JoinOfWorker(first), now)) {
     const auto* line = std::get_if<LogLineAction>(&action);
     said |= line != nullptr && absl::StrContains(line->text, "ps:0, ps:1 do not hold what the log goes on from");
   }

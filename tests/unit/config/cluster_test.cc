@@ -169,6 +169,26 @@ TEST_CASE("an experiment that does not fit the number of training tasks is refus
   REQUIRE(CheckExperimentFits(experiment, cluster, false).message() ==
           "batching.speeds: 3 entries, but 2 tasks train; give one each, the chief's first where it trains");
   experiment.batching.speeds.clear();
+  experiment.batching.mode = BatchingConfig::Mode::kStatic;
+  experiment.train.global_batch_size = 64;
+  experiment.batching.min_batch_size = 32;
+  experiment.batching.max_batch_size = 32;
+  REQUIRE(CheckExperimentFits(experiment, cluster, false).ok());
+  REQUIRE(
+      CheckExperimentFits(experiment, cluster, true).message() ==
+      "batching.min_batch_size: 32 for each of 3 tasks that train is more than train.global_batch_size, 64; allowed "
+      "here: at most 21");
+  experiment.train.global_batch_size = 65;
+  REQUIRE(
+      CheckExperimentFits(experiment, cluster, false).message() ==
+      "batching.max_batch_size: 32 for each of 2 tasks that train is less than train.global_batch_size, 65; allowed "
+      "here: 0, or at least 33");
+  experiment.batching.max_batch_size = 0;
+  experiment.batching.speeds = {2, 1};
+  cluster.batch_sizes = {32, 33};
+  REQUIRE(CheckExperimentFits(experiment, cluster, false).message() ==
+          "batching.speeds: the cluster's batch_size_list says the shares already; leave out one of the two");
+  cluster.batch_sizes.clear();
   experiment.train.sync.backup_workers = 1;
   REQUIRE(CheckExperimentFits(experiment, cluster, false).ok());
   experiment.train.sync.backup_workers = 2;

@@ -94,7 +94,7 @@ TEST_CASE("values out of range are refused with the range", "[config]") {
       {{"membership.lease_ms=1"}, "membership.lease_ms: 1 is out of range"},
       {{"eval.early_stopping.patience=0"}, "eval.early_stopping.patience: 0 is out of range"},
       {{"batching={\"mode\": \"static\", \"speeds\": [1, 0]}"},
-       "batching.speeds[1]: 0 is out of range; allowed: above 0"},
+       "batching.speeds[1]: 0 is out of range; allowed: at least 1e-06 and at most 1000000"},
   });
 }
 

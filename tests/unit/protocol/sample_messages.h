@@ -65,6 +65,7 @@ inline Decision SampleDecision() {
           .loss_sum = 1.5,
           .learning_rate = 0.125,
           .clip_scale = 0.5,
+          .global_batch_size = 1024,
           .previous_hash = 0xfedcba9876543210u,
           .hash = 0x0123456789abcdefu};
 }

@@ -129,7 +129,7 @@ TEST_CASE("a length beyond the packet's end is an error", "[protocol]") {
 
 TEST_CASE("a decision's hash depends on each of its fields", "[protocol]") {
   const Decision base = SampleDecision();
-  std::vector<Decision> changed(17, base);
+  std::vector<Decision> changed(18, base);
   changed[0].version.generation = Generation(9);
   changed[1].version.commit = CommitNumber(9);
   changed[2].set = SetNumber(99);
@@ -147,6 +147,7 @@ TEST_CASE("a decision's hash depends on each of its fields", "[protocol]") {
   changed[14].updates[0].clock += 1;
   changed[15].updates[0].bound_at = CommitNumber(9);
   changed[16].updates[0].computed_on[1] = SampleVersion(9);
+  changed[17].global_batch_size += 1;
   for (std::size_t i = 0; i < changed.size(); ++i) {
     CAPTURE(i);
     CHECK(HashDecision(changed[i]) != HashDecision(base));
