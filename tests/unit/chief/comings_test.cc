@@ -47,6 +47,23 @@ Join SecondLife(const std::string& name, std::uint64_t nonce, Incarnation former
 
 }  // namespace
 
+// speeds are in any unit, so that 1 would say nothing.
+TEST_CASE("a worker that no cluster file lists counts as the mean of the speeds that are given", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 100000;
+  options.overrides = "batching.mode=static batching.speeds=[100,100,400] train.global_batch_size=600";
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 4; });
+  cluster.StartWorker("spare");
+  cluster.RunUntil([&] { return cluster.commits().back().decision.updates.size() == 4; });
+  std::vector<std::int64_t> batches;
+  const std::vector<CommitRecord> commits = cluster.commits();
+  for (const CommittedUpdate& update : commits.back().decision.updates) {
+    batches.push_back(TotalSize(update.positions));
+  }
+  CHECK(batches == std::vector<std::int64_t>{75, 75, 300, 150});
+}
+
 TEST_CASE("after the end the chief is awaited by those who have not heard, as long as their leases last", "[chief]") {
   FakeClusterOptions options;
   options.samples = 600;
