@@ -334,6 +334,11 @@ absl::Status CompleteBatching(config::Experiment& experiment) {
       return Invalid("batching.evict_slower_than", "goes with mode proportional or model, which measure steps");
     }
   }
+  if (batching.asp_adjust_strategy() == config::Batching::ASP_ADJUST_STRATEGY_STALENESS &&
+      (is_static || is_off || experiment.train().sync().mode() == config::Sync::MODE_BSP)) {
+    return Invalid("batching.asp_adjust_strategy",
+                   "staleness goes with train.sync.mode asp or ssp and batching.mode proportional or model");
+  }
   return CompleteNoiseScale(experiment);
 }
 

@@ -236,13 +236,15 @@ TEST_CASE("a global batch that follows the noise scale begins at the experiment'
   CHECK(plain->learning_rate == NoiseScale::LearningRate::kLinear);
   const auto full = Accepted({R"(batching.global={"noise_scale": {"min": 32, "max": 512, "least_factor": 1.5,
       "most_factor": 4, "learning_rate": "square_root"}})",
-                              "batching.evict_slower_than=2.5", "batching.asp_adjust_strategy=staleness"})
+                              "batching.evict_slower_than=2.5"})
                         .batching;
   CHECK(full.noise_scale->min == 32);
   CHECK(full.noise_scale->most_factor == 4);
   CHECK(full.noise_scale->learning_rate == NoiseScale::LearningRate::kSquareRoot);
   CHECK(full.evict_slower_than == 2.5);
-  CHECK(full.asp_adjust_strategy == BatchingConfig::AspAdjustStrategy::kStaleness);
+  CHECK(full.asp_adjust_strategy == BatchingConfig::AspAdjustStrategy::kIterationTime);
+  const auto asp = Accepted({"train.sync.mode=asp", "batching.asp_adjust_strategy=staleness"}).batching;
+  CHECK(asp.asp_adjust_strategy == BatchingConfig::AspAdjustStrategy::kStaleness);
 }
 
 TEST_CASE("the best metric and its direction follow from the metrics", "[config]") {
