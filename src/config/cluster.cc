@@ -215,6 +215,23 @@ absl::StatusOr<Cluster> Parse(std::string_view text, const std::optional<std::st
   return out;
 }
 
+absl::Status CheckBatchBounds(const Experiment& experiment, std::int64_t tasks) {
+  const BatchingConfig& batching = experiment.batching;
+  const std::int64_t total = experiment.train.global_batch_size;
+  if (tasks == 0) return absl::OkStatus();
+  if (batching.mode != BatchingConfig::Mode::kOff && batching.min_batch_size > total / tasks) {
+    return absl::InvalidArgumentError(Concat("batching.min_batch_size: ", batching.min_batch_size, " for each of ",
+                                             tasks, " tasks that train is more than train.global_batch_size, ", total,
+                                             "; allowed here: at most ", total / tasks));
+  }
+  if (batching.max_batch_size > 0 && batching.max_batch_size < (total + tasks - 1) / tasks) {
+    return absl::InvalidArgumentError(Concat("batching.max_batch_size: ", batching.max_batch_size, " for each of ",
+                                             tasks, " tasks that train is less than train.global_batch_size, ", total,
+                                             "; allowed here: 0, or at least ", (total + tasks - 1) / tasks));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string TaskId::ToString() const { return Concat(evenkeel::ToString(role), ":", index); }
@@ -257,27 +274,6 @@ absl::Status CheckBatchSizes(const Cluster& cluster, bool chief_trains) {
                                            " tasks train (", chief_trains ? "the chief, then " : "",
                                            cluster.workers.size(), " workers); give one each"));
 }
-
-namespace {
-
-absl::Status CheckBatchBounds(const Experiment& experiment, std::int64_t tasks) {
-  const BatchingConfig& batching = experiment.batching;
-  const std::int64_t total = experiment.train.global_batch_size;
-  if (tasks == 0) return absl::OkStatus();
-  if (batching.mode != BatchingConfig::Mode::kOff && batching.min_batch_size > total / tasks) {
-    return absl::InvalidArgumentError(Concat("batching.min_batch_size: ", batching.min_batch_size, " for each of ",
-                                             tasks, " tasks that train is more than train.global_batch_size, ", total,
-                                             "; allowed here: at most ", total / tasks));
-  }
-  if (batching.max_batch_size > 0 && batching.max_batch_size < (total + tasks - 1) / tasks) {
-    return absl::InvalidArgumentError(Concat("batching.max_batch_size: ", batching.max_batch_size, " for each of ",
-                                             tasks, " tasks that train is less than train.global_batch_size, ", total,
-                                             "; allowed here: 0, or at least ", (total + tasks - 1) / tasks));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 absl::Status CheckExperimentFits(const Experiment& experiment, const Cluster& cluster, bool chief_trains) {
   const std::size_t tasks = cluster.workers.size() + (chief_trains ? 1 : 0);
