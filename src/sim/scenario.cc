@@ -246,7 +246,7 @@ Scenario MakeScenario(std::uint64_t seed) {
     set("batching.global.noise_scale.min=1");
   }
   if (batching >= 2 && Chance(extra, 0.2)) set(absl::StrCat("batching.evict_slower_than=", Between(extra, 1, 3)));
-  if (mode != 0 && Chance(extra, 0.3)) set("batching.asp_adjust_strategy=staleness");
+  if (mode != 0 && batching >= 2 && Chance(extra, 0.3)) set("batching.asp_adjust_strategy=staleness");
   set(absl::StrCat("membership.lease_ms=", kLeaseMs));
   set(absl::StrCat("membership.renew_ms=", Between(rng, 100, kLeaseMs / 3)));
   set(absl::StrCat("membership.join_timeout_ms=", Between(rng, 500, 6000)));
