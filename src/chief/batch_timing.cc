@@ -38,6 +38,8 @@ void Chief::Impl::TimeReported(const UpdateState& update, const StepReport& repo
   UpdateTiming& timing = undecided.Timing(update.share.update);
   timing.compute_seconds = report.compute_seconds;
   timing.first_of_size = report.first_of_size;
+  // In a folded set an update is staged when its turn comes, which tells nothing of its own worker.
+  if (undecided.Set(update.set).folded && !timing.staged_since) timing.staged_since = now;
   if (timing.staged_since) Measure(update.share, timing);
 }
 

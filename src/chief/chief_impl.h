@@ -227,6 +227,8 @@ struct Chief::Impl {
   void DropUpdate(UpdateId id, const std::string& reason);
   void ChooseWithBackups();
   void SendSeal(SetNumber number);
+  void PaceFolded(SetNumber number);
+  std::uint32_t StageSlots(std::size_t count) const;
   bool CommitNext();
   void Commit(SetNumber number);
   void FillRow(CommitRow& row, const Decision& decision) const;
@@ -238,7 +240,7 @@ struct Chief::Impl {
   void GrantAsync();
   std::optional<Share> CutShare(const WorkerState& worker, Epoch epoch, std::int64_t count);
   std::vector<Share> PlanStep(bool* last_of_epoch);
-  void BindShare(const WorkerState& worker, Share share, SetNumber set, bool known);
+  void BindShare(const WorkerState& worker, Share share, SetNumber set, bool known, bool offer);
   void SendProvisional(const WorkerState& worker, Share share);
   void ReleaseProvisional();  // of all
   void ReleaseProvisional(const WorkerState& worker);

@@ -221,6 +221,7 @@ void Chief::Impl::SendPrepare(const ServerState& server) {
   prepare.bucket_bytes = options.experiment.train.bucket_bytes;
   prepare.optimizer = options.experiment.train.optimizer;
   prepare.measure_gradients = noise.has_value();
+  prepare.stage_slots = StageSlots(move->members.size());
   prepare.sources = ServerAddresses();
   Send(server.session, std::move(prepare));
 }

@@ -115,6 +115,7 @@ void Chief::Impl::BringUpServer(ServerState& server) {
     configure.bucket_bytes = options.experiment.train.bucket_bytes;
     configure.optimizer = options.experiment.train.optimizer;
     configure.measure_gradients = noise.has_value();
+    configure.stage_slots = StageSlots(count);
     configure.seed = options.experiment.train.seed;
     configure.model_dir = options.model_dir;
     configure.restore = options.resume.has_value();
@@ -123,9 +124,6 @@ void Chief::Impl::BringUpServer(ServerState& server) {
     Send(server.session, std::move(configure));
   }
   Send(server.session, std::move(members));
-  for (const auto& [number, set] : undecided.sets()) {
-    if (set.seal_sent) Send(server.session, Seal{number, set.attempt, set.updates});
-  }
   auto send_snapshot = [&] {
     const Version at = checkpoint->manifest.version;
     Send(server.session, Snapshot{at, CheckpointFolder(options.model_dir, at), PartFileName(place, count)});
@@ -138,6 +136,10 @@ void Chief::Impl::BringUpServer(ServerState& server) {
     if (snapshot && checkpoint->manifest.version == decision.version) send_snapshot();
   }
   if (!server.configured && continuing) Send(server.session, Continue{version()});
+  // After the decisions: what they are of has the room that the next sets take.
+  for (const auto& [number, set] : undecided.sets()) {
+    if (set.seal_sent) Send(server.session, Seal{number, set.attempt, set.updates, set.folded});
+  }
 }
 
 std::vector<ServerAddress> Chief::Impl::ServerAddresses() const {

@@ -15,6 +15,10 @@ constexpr double kRateWindow = 10;  // seconds, of examples/s
 
 constexpr double kSmoothing = 0.2;
 
+// Staged updates that each server has room for, however large they are: the sum so far, the next one in the order, and
+// one that comes before its turn.
+constexpr std::int64_t kLeastStageSlots = 3;
+
 double Smooth(double old, double fresh) { return old > 0 ? old + kSmoothing * (fresh - old) : fresh; }
 
 }  // namespace
@@ -40,9 +44,13 @@ void Chief::Impl::OnStaged(ServerState& server, Staged& staged) {
         absl::StrCat("it staged ", staged.samples, " samples for a ticket of ", TotalSize(update.share.positions)),
         false);
   }
+  const SetState& set = undecided.Set(update.set);
+  if (set.folded && staged.set_attempt != set.attempt) return;  // what it was part of is void
   const UpdateId id = staged.update;
   undecided.Stage(id, PlaceOf(server).value(), std::move(staged));
-  if (update.staged_everywhere()) TimeStaged(update);
+  if (!update.staged_everywhere()) return;
+  TimeStaged(update);
+  PaceFolded(update.set);
 }
 
 void Chief::Impl::OnSealed(ServerState& server, Sealed& sealed) {
@@ -86,16 +94,19 @@ void Chief::Impl::OnStepReport(SessionId session, const StepReport& report) {
 // --- lost workers' updates ------------------------------------------------------------------------------------------
 
 void Chief::Impl::ResolveFenced() {
-  if (undecided.fenced().empty()) return;
-  std::vector<UpdateId> lost;
-  for (const UpdateId& id : undecided.fenced()) {
-    const UpdateState& update = undecided.At(id);
-    if (update.staged_everywhere()) continue;
-    const bool known =
-        std::all_of(servers.begin(), servers.end(), [&](const ServerState& s) { return s.acked >= *update.fenced_in; });
-    if (known) lost.push_back(id);
+  for (;;) {
+    std::vector<UpdateId> lost;
+    for (const UpdateId& id : undecided.fenced()) {
+      const UpdateState& update = undecided.At(id);
+      if (update.staged_everywhere()) continue;
+      const bool known = std::all_of(servers.begin(), servers.end(),
+                                     [&](const ServerState& s) { return s.acked >= *update.fenced_in; });
+      if (known) lost.push_back(id);
+    }
+    if (lost.empty()) return;
+    // Where their set was being summed, another dead worker's update in it is lost with them.
+    for (UpdateId id : lost) DropUpdate(id, "its worker was lost before every server had it");
   }
-  for (UpdateId id : lost) DropUpdate(id, "its worker was lost before every server had it");
 }
 
 void Chief::Impl::DropUpdate(UpdateId id, const std::string& reason) {
@@ -118,7 +129,27 @@ void Chief::Impl::DropUpdate(UpdateId id, const std::string& reason) {
 void Chief::Impl::SendSeal(SetNumber number) {
   undecided.BeginSeal(number, servers.size());
   const SetState& set = undecided.Set(number);
-  SendToServers(Seal{number, set.attempt, set.updates});
+  SendToServers(Seal{number, set.attempt, set.updates, set.folded});
+  PaceFolded(number);
+}
+
+// In a folded set each update waits for those before it, so that only the first that is missing can be late.
+void Chief::Impl::PaceFolded(SetNumber number) {
+  const UpdateState* next = undecided.NextToCome(number);
+  if (next == nullptr) return;
+  const TimePoint floor = now + options.experiment.membership.ticket_deadline_floor;
+  undecided.SetDeadline(next->share.update, std::max(next->deadline, floor));
+}
+
+// Of `count` servers each. 0: each worker's update has a place of its own.
+std::uint32_t Chief::Impl::StageSlots(std::size_t count) const {
+  const SyncConfig& sync = options.experiment.train.sync;
+  if (sync.mode != SyncConfig::Mode::kBsp || sync.backup_workers > 0) return 0;
+  std::int64_t floats = 0;
+  for (const TensorSpec& tensor : tensors) floats += tensor.shape.elements();
+  const std::int64_t bytes = floats * WireBytes(WireDtype::kFloat32) / static_cast<std::int64_t>(count);
+  return static_cast<std::uint32_t>(
+      std::clamp<std::int64_t>(options.stage_bytes / std::max<std::int64_t>(bytes, 1), kLeastStageSlots, 1 << 14));
 }
 
 // BSP with backup workers: once all but `backup_workers` of the step's updates are complete everywhere, the others are
@@ -303,14 +334,14 @@ std::optional<Share> Chief::Impl::CutShare(const WorkerState& worker, Epoch epoc
   return share;
 }
 
-void Chief::Impl::BindShare(const WorkerState& worker, Share share, SetNumber number, bool known) {
+void Chief::Impl::BindShare(const WorkerState& worker, Share share, SetNumber number, bool known, bool offer) {
   if (!first_ticket) first_ticket = now;
   const Duration time = TicketTime(worker, TotalSize(share.positions));
   const auto deadline_ms = time / std::chrono::milliseconds(1);
   if (known) {
-    Send(worker.session, Bind{share.update, version(), deadline_ms});
+    Send(worker.session, Bind{share.update, version(), deadline_ms, offer});
   } else {
-    Send(worker.session, Ticket{share.update, share.epoch, share.positions, true, version(), deadline_ms});
+    Send(worker.session, Ticket{share.update, share.epoch, share.positions, true, version(), deadline_ms, offer});
   }
   UpdateState update;
   update.rank = *worker.rank;
@@ -447,8 +478,19 @@ void Chief::Impl::GrantBsp() {
   if (shares.empty()) return;
   last_set = last_set.Next();
   if (last_of_epoch) undecided.MarkEpochEnd(last_set);
-  for (Share& share : shares) BindShare(workers.At(share.worker), std::move(share), last_set, valid);
-  if (options.experiment.train.sync.backup_workers == 0) SendSeal(last_set);
+  const auto before = static_cast<std::ptrdiff_t>(actions.size());
+  const std::uint32_t slots = StageSlots(servers.size());
+  if (slots > 0 && shares.size() > slots) undecided.MarkFolded(last_set);
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    const WorkerState& worker = workers.At(shares[i].worker);
+    BindShare(worker, std::move(shares[i]), last_set, valid, /*offer=*/slots > 0 && i >= slots);
+  }
+  if (options.experiment.train.sync.backup_workers == 0) {
+    // First, for what a worker stages finds room by it.
+    const auto tickets = static_cast<std::ptrdiff_t>(actions.size()) - before;
+    SendSeal(last_set);
+    std::rotate(actions.begin() + before, actions.begin() + before + tickets, actions.end());
+  }
 
   // Input for the step after this one may be read meanwhile.
   const std::int64_t max_commits = options.experiment.train.max_commits;
@@ -508,7 +550,7 @@ bool Chief::Impl::BindIdle(const WorkerState& worker) {
     share = CutShare(worker, *epoch, AsyncBatch(worker));
   }
   last_set = last_set.Next();
-  BindShare(worker, std::move(*share), last_set, known);
+  BindShare(worker, std::move(*share), last_set, known, /*offer=*/false);
   SendSeal(last_set);
   // Read ahead only while enough is free for everybody: at the end no sample may wait for a slow worker.
   const std::int64_t batch = AsyncBatch(worker);

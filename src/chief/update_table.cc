@@ -17,7 +17,7 @@ void UpdateTable::Bind(UpdateState update) {
   SetState& set = sets_[update.set];
   set.updates.push_back(id);
   if (!update.staged_everywhere()) ++set.incomplete;
-  deadlines_.Set(id, update.deadline);
+  deadlines_.Set(id, set.folded ? kNever : update.deadline);
   EK_CHECK(updates_.try_emplace(id, std::move(update)).second);
 }
 
@@ -70,10 +70,32 @@ void UpdateTable::Clear() {
 void UpdateTable::BeginSeal(SetNumber number, std::size_t servers) {
   SetState& set = sets_.at(number);
   if (std::exchange(set.seal_sent, true)) ++set.attempt;
+  if (set.folded && set.attempt > 0) {
+    for (const UpdateId& id : set.updates) {
+      UpdateState& update = updates_.at(id);
+      update.staged.assign(servers, std::nullopt);
+      update.staged_count = 0;
+      deadlines_.Set(id, kNever);
+    }
+    set.incomplete = set.updates.size();
+    set.next = 0;
+  }
   set.sealed.assign(servers, false);
   set.sealed_count = 0;
   set.norms.assign(servers, {});
   sealed_.erase(number);
+}
+
+const UpdateState* UpdateTable::NextToCome(SetNumber number) {
+  SetState& set = sets_.at(number);
+  if (!set.folded) return nullptr;
+  const auto awaited = [this](const UpdateId& id) {
+    const UpdateState& update = updates_.at(id);
+    return !update.staged_everywhere() && !update.fenced_in;
+  };
+  while (set.next < set.updates.size() && !awaited(set.updates[set.next])) ++set.next;
+  if (set.next == set.updates.size() || deadlines_.Of(set.updates[set.next]) != kNever) return nullptr;
+  return &updates_.at(set.updates[set.next]);
 }
 
 void UpdateTable::Seal(SetNumber number, std::size_t server, std::vector<BlockNorm> norms) {

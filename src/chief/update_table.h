@@ -51,6 +51,8 @@ struct SetState {
   std::size_t incomplete = 0;     // of them, not staged everywhere
   bool seal_sent = false;         // with backup workers only once the set is chosen
   bool whole_epoch_end = false;   // bsp: takes the epoch's last positions, so everybody is waited for
+  bool folded = false;            // servers sum it as it comes, in its order
+  std::size_t next = 0;           // folded: of updates, the first that some server still waits for
   std::vector<bool> sealed;       // by server
   std::size_t sealed_count = 0;
   std::vector<std::vector<BlockNorm>> norms;
@@ -68,6 +70,8 @@ class UpdateTable {
   // --- a life of an update
   // A set to come, which takes an epoch's last positions.
   void MarkEpochEnd(SetNumber number) { sets_[number].whole_epoch_end = true; }
+  // A set to come, whose updates' deadlines are to be set one after the other.
+  void MarkFolded(SetNumber number) { sets_[number].folded = true; }
   // The last of its set, in rank order. Requires a new id; staged as long as there are servers.
   void Bind(UpdateState update);
   // Requires that it is there.
@@ -81,8 +85,13 @@ class UpdateTable {
   void Clear();
 
   // --- a life of a set; requires that it is there
-  // All servers are to say anew that they hold it; a further attempt where they were asked before.
+  // All servers are to say anew that they hold it; a further attempt where they were asked before. A folded one's
+  // updates are to be staged anew then.
   void BeginSeal(SetNumber number, std::size_t servers);
+  // Of a folded set, the first update in its order that is neither staged everywhere nor fenced, where it has no
+  // deadline yet: all after it may wait for it.
+  const UpdateState* NextToCome(SetNumber number);
+  void SetDeadline(const UpdateId& id, TimePoint deadline) { deadlines_.Set(id, deadline); }
   void Seal(SetNumber number, std::size_t server, std::vector<BlockNorm> norms);
   // Takes it and its updates, in its order, out of the table.
   std::pair<SetState, std::vector<UpdateState>> Take(SetNumber number);

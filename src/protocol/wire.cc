@@ -243,12 +243,14 @@ void Map(D& d, In<D, Ticket> m, Out<D, pb::Ticket> p) {
   EK_VALUE(bound);
   EK_MESSAGE(version);
   EK_VALUE(deadline_ms);
+  EK_VALUE(offer);
 }
 template <class D>
 void Map(D& d, In<D, Bind> m, Out<D, pb::Bind> p) {
   EK_MESSAGE(update);
   EK_MESSAGE(version);
   EK_VALUE(deadline_ms);
+  EK_VALUE(offer);
 }
 template <class D>
 void Map(D& d, In<D, Outcome> m, Out<D, pb::Outcome> p) {
@@ -307,6 +309,7 @@ void Map(D& d, In<D, Configure> m, Out<D, pb::Configure> p) {
   EK_MESSAGE(checkpoint);
   EK_MESSAGE(version);
   EK_VALUE(measure_gradients);
+  EK_VALUE(stage_slots);
 }
 template <class D>
 void Map(D& d, In<D, Continue> m, Out<D, pb::Continue> p) {
@@ -322,6 +325,7 @@ void Map(D& d, In<D, Prepare> m, Out<D, pb::Prepare> p) {
   EK_MESSAGE(optimizer);
   EK_LIST(sources);
   EK_VALUE(measure_gradients);
+  EK_VALUE(stage_slots);
 }
 template <class D>
 void Map(D& d, In<D, Fill> m, Out<D, pb::Fill> p) {
@@ -362,6 +366,7 @@ void Map(D& d, In<D, Seal> m, Out<D, pb::Seal> p) {
   EK_VALUE(set);
   EK_VALUE(attempt);
   EK_LIST(updates);
+  EK_VALUE(folded);
 }
 template <class D>
 void Map(D& d, In<D, Drop> m, Out<D, pb::Drop> p) {
@@ -397,6 +402,7 @@ void Map(D& d, In<D, Staged> m, Out<D, pb::Staged> p) {
   EK_VALUE(non_finite_layer);
   EK_MESSAGE(computed_on);
   EK_VALUE(feedback);
+  EK_VALUE(set_attempt);
 }
 template <class D>
 void Map(D& d, In<D, Sealed> m, Out<D, pb::Sealed> p) {
@@ -442,6 +448,7 @@ void Map(D& d, In<D, Stage> m, Out<D, pb::Stage> p) {
   EK_MESSAGE(computed_on);
   EK_VALUE(feedback);
   EK_VALUE(mean_of);
+  EK_VALUE(offered);
 }
 template <class D>
 void Map(D& d, In<D, StageAck> m, Out<D, pb::StageAck> p) {

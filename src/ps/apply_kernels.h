@@ -1,7 +1,8 @@
 // The arithmetic of an optimizer step on one block of floats, in one pass over memory. A float's bits do not depend on
 // where in a vector it stands, nor on the instruction set; each processor's widest vectors are chosen at run time.
 //
-// Threading: pure functions. Aliasing: `w_out` may be `w`; otherwise none.
+// Threading: pure functions. Aliasing: `w_out` may be `w`, and SumSources's `out` where sources[0] begins; otherwise
+// none.
 #pragma once
 
 #include <cstdint>

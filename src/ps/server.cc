@@ -78,8 +78,13 @@ Actions Server::OnConfigured(Version version, const absl::Status& status, TimePo
   configured_ = true;
   published_ = version;
   decided_ = version.commit;
-  for (auto& [incarnation, worker] : workers_) {
-    if (worker.live) GiveSlot(incarnation);
+  if (SharesSlots()) {
+    std::vector<StageSlot> awaited;  // by the acknowledgement of the members to come
+    GiveSharedSlots(awaited);
+  } else {
+    for (auto& [incarnation, worker] : workers_) {
+      if (worker.live) GiveSlot(incarnation);
+    }
   }
   SendConfigured();
   ServeHeldPulls();
@@ -96,6 +101,20 @@ Actions Server::OnSlotReady(StageSlot slot, const absl::Status& status, TimePoin
   }
   slots_[slot.value()].ready = true;
   FlushMembersAcks();
+  AskForOffered();
+  return Take(now);
+}
+
+Actions Server::OnFolded(std::uint64_t configuration, const FoldStep& step, TimePoint now) {
+  if (ended_ || configuration != configuration_) return Take(now);
+  if (fold_.Ended(step)) {
+    FoldWhatCame(step.bucket);
+    const std::int32_t last = fold_.LastWithRoom(step.bucket);
+    AskForOffered(step.bucket, last - step.count + 1, last);
+    if (auto set = sets_.find(folded_set_); fold_.Whole() && set != sets_.end()) CheckSet(set->first, set->second);
+  } else {
+    AskForOffered();
+  }
   return Take(now);
 }
 
@@ -124,6 +143,7 @@ Actions Server::OnApplied(Version version, double apply_seconds, std::vector<dou
   published_squared_sums_ = std::move(squared_sums);
   ToChief(Applied{version, flight.hash, apply_seconds, published_squared_sums_});
   ReadersDone(flight.slots);
+  AskForOffered();
   ServeHeldPulls();
   return Take(now);
 }
@@ -180,6 +200,19 @@ std::optional<StageSlot> Server::GiveSlot(Incarnation owner) {
   slot.owner = owner;
   workers_.at(owner).slot = number;
   return slot.ready ? std::nullopt : std::optional(number);
+}
+
+void Server::GiveSharedSlots(std::vector<StageSlot>& new_slots) {
+  const auto live = static_cast<std::size_t>(
+      std::count_if(workers_.begin(), workers_.end(), [](const auto& entry) { return entry.second.live; }));
+  const std::size_t wanted = std::min<std::size_t>(live, place_.stage_slots);
+  while (slots_.size() < wanted) {
+    actions_.push_back(AllocateSlot{StageSlot(static_cast<std::uint32_t>(slots_.size()))});
+    slots_.emplace_back();
+  }
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!slots_[i].ready) new_slots.push_back(StageSlot(static_cast<std::uint32_t>(i)));
+  }
 }
 
 void Server::MaybeReleaseSlot(Incarnation incarnation) {

@@ -257,7 +257,7 @@ void Server::OnConfigure(const Envelope& envelope, const Configure& configure) {
   ResetPlace();
   SetPlace(envelope,
            Place{std::make_shared<const ParameterLayout>(*std::move(layout)), configure.server, configure.optimizer,
-                 configure.measure_gradients},
+                 configure.measure_gradients, configure.stage_slots},
            configure.version);
   const std::int64_t owned = place_.layout->ServerFloats(place_.server);
   const std::string seat = absl::StrCat("place ", configure.server.value(), " of ", configure.servers, ", layout ",
@@ -288,6 +288,10 @@ void Server::SetPlace(const Envelope& envelope, Place place, Version version) {
     stripe_bytes_.push_back(floats * static_cast<std::int64_t>(sizeof(float)));
     if (floats > 0) ++stripes_;
   }
+  std::vector<bool> held;
+  for (const std::int64_t bytes : stripe_bytes_) held.push_back(bytes > 0);
+  fold_.Reset(place_.stage_slots, std::move(held));
+  said_folds_ = false;
 }
 
 void Server::ResetPlace() {
@@ -362,6 +366,7 @@ void Server::OnMembers(const Members& members) {
   for (Incarnation incarnation : dead) Fence(incarnation);
   std::vector<StageSlot> new_slots;
   for (const Member& member : members.admitted) Admit(member, new_slots);
+  if (configured_ && SharesSlots()) GiveSharedSlots(new_slots);
   if (members.full) Resend();
   pending_acks_.push_back(PendingAck{members.epoch, std::move(new_slots)});
   FlushMembersAcks();
@@ -376,7 +381,7 @@ void Server::Admit(const Member& member, std::vector<StageSlot>& new_slots) {
   it->second.live = true;  // another term's dead may have had this number
   if (!fresh) return;
   Say(LogLevel::kInfo, absl::StrCat("serves ", member.name, ", incarnation ", member.incarnation.value()));
-  if (!configured_) return;
+  if (!configured_ || SharesSlots()) return;
   if (auto slot = GiveSlot(member.incarnation)) new_slots.push_back(*slot);
 }
 

@@ -24,6 +24,12 @@ void Server::OnSeal(const Seal& seal) {
   if (std::all_of(seal.updates.begin(), seal.updates.end(), [this](const UpdateId& u) { return IsFinished(u); })) {
     return;  // a late duplicate
   }
+  if (seal.folded ? place_.stage_slots < 2 : SharesSlots() && seal.updates.size() > place_.stage_slots) {
+    RefuseChief(RefuseReason::kMalformed,
+                absl::StrCat("Seal of set ", seal.set.value(), " lists ", seal.updates.size(), " updates, ",
+                             seal.folded ? "" : "not ", "folded; there is room for ", place_.stage_slots));
+    return;
+  }
   auto it = sets_.find(seal.set);
   if (it == sets_.end()) {
     if (sets_.size() >= options_.max_sets) {
@@ -34,7 +40,7 @@ void Server::OnSeal(const Seal& seal) {
   } else if (seal.attempt < it->second.attempt) {
     return;  // an old attempt
   } else if (seal.attempt == it->second.attempt) {
-    if (seal.updates != it->second.updates) {
+    if (seal.updates != it->second.updates || seal.folded != it->second.folded) {
       Fail(absl::InternalError(absl::StrCat("[ps] set ", seal.set.value(), ", attempt ", seal.attempt,
                                             " was ordered twice: ", Join(it->second.updates), " and ",
                                             Join(seal.updates))));
@@ -45,20 +51,24 @@ void Server::OnSeal(const Seal& seal) {
   }
   sets_of_.Remove(seal.set, it->second.updates);
   sets_of_.Add(seal.set, seal.updates);
-  it->second = SealSet{.attempt = seal.attempt, .updates = seal.updates};
+  SealSet set{.attempt = seal.attempt, .updates = seal.updates, .folded = seal.folded};
+  if (SharesSlots() && !seal.folded) set.slots = SharedSlots(seal.updates, it->second);
+  it->second = std::move(set);
+  if (SharesSlots()) PlaceStagings(seal.set, it->second);
   it->second.missing = static_cast<std::size_t>(std::count_if(
       seal.updates.begin(), seal.updates.end(), [this](const UpdateId& u) { return FindComplete(u) == nullptr; }));
+  if (SharesSlots()) CompleteWhatHoldsNothing(seal.updates);
   CheckSet(seal.set, it->second);
 }
 
 // Answers, or has norms computed, once every update of the set is complete here.
 void Server::CheckSet(SetNumber number, SealSet& set) {
   if (set.state != SealSet::State::kWaiting || set.missing > 0) return;
-  std::vector<StageSlot> slots;
   for (const UpdateId& update : set.updates) {
     if (FindComplete(update) == nullptr) return;
-    slots.push_back(*workers_.at(update.incarnation).slot);
   }
+  if (set.folded && (folded_set_ != number || !fold_.Whole())) return;
+  std::vector<StageSlot> slots = SlotsOf(set);
   if (place_.optimizer.clip_norm <= 0) {
     set.state = SealSet::State::kAnswered;
     AnswerSeal(number, set);
@@ -68,6 +78,66 @@ void Server::CheckSet(SetNumber number, SealSet& set) {
   for (StageSlot slot : slots) ++slots_[slot.value()].readers;
   norms_in_flight_.push_back(NormsInFlight{number, set.attempt, slots});
   actions_.push_back(ComputeNorms{number, set.attempt, std::move(slots)});
+}
+
+// Where no part of any bucket lies here, no bytes will come after what was placed.
+void Server::CompleteWhatHoldsNothing(const std::vector<UpdateId>& updates) {
+  if (stripes_ > 0) return;
+  for (const UpdateId& update : updates) {
+    Worker* worker = Find(update.incarnation);
+    if (worker != nullptr && worker->staging && worker->staging->update == update) TryComplete(*worker);
+  }
+}
+
+std::vector<StageSlot> Server::SlotsOf(const SealSet& set) const {
+  if (set.folded) return {StageSlot(0)};
+  std::vector<StageSlot> slots;
+  for (const UpdateId& update : set.updates) slots.push_back(FindComplete(update)->slot);
+  return slots;
+}
+
+// Whoever had one in an earlier attempt keeps it: its update may lie there.
+std::vector<StageSlot> Server::SharedSlots(const std::vector<UpdateId>& updates, const SealSet& former) {
+  std::vector<std::optional<StageSlot>> kept(updates.size());
+  std::set<StageSlot> taken;
+  for (std::size_t i = 0; i < updates.size() && !former.slots.empty(); ++i) {
+    const auto was = std::find(former.updates.begin(), former.updates.end(), updates[i]);
+    if (was == former.updates.end()) continue;
+    kept[i] = former.slots[static_cast<std::size_t>(was - former.updates.begin())];
+    taken.insert(*kept[i]);
+  }
+  std::vector<StageSlot> slots;
+  std::uint32_t next = 0;
+  for (const std::optional<StageSlot>& slot : kept) {
+    while (!slot && taken.contains(StageSlot(next))) ++next;
+    slots.push_back(slot ? *slot : StageSlot(next++));
+  }
+  return slots;
+}
+
+void Server::PlaceStagings(SetNumber number, const SealSet& set) {
+  if (set.folded) {
+    // The sums of an earlier attempt hold what is to be left out.
+    if (!std::exchange(said_folds_, true)) {
+      Say(LogLevel::kInfo, absl::StrCat("sums the updates of a step as they come: ", set.updates.size(),
+                                        " workers, room for ", place_.stage_slots));
+    }
+    folded_set_ = number;
+    fold_.Begin(static_cast<std::int32_t>(set.updates.size()));
+  }
+  for (const UpdateId& update : set.updates) {
+    Worker* worker = Find(update.incarnation);
+    if (worker == nullptr || !worker->staging || worker->staging->update != update) continue;
+    Staging& staging = *worker->staging;
+    if (!set.folded && staging.placed) continue;
+    FindPlace(staging);
+    staging.received = 0;
+    staging.complete = false;
+    for (BucketState& bucket : staging.buckets) {
+      if (bucket != BucketState::kMissing) bucket = BucketState::kOffered;
+    }
+  }
+  AskForOffered();
 }
 
 void Server::AnswerSeal(SetNumber number, const SealSet& set) {
@@ -94,6 +164,7 @@ void Server::EraseFinishedSets(const std::vector<UpdateId>& finished) {
       const std::vector<UpdateId>& updates = sets_.at(number).updates;
       if (!std::all_of(updates.begin(), updates.end(), [this](const UpdateId& u) { return IsFinished(u); })) continue;
       sets_of_.Remove(number, updates);
+      if (sets_.at(number).folded && number == folded_set_) fold_.Begin(0);
       sets_.erase(number);
     }
   }
@@ -102,6 +173,7 @@ void Server::EraseFinishedSets(const std::vector<UpdateId>& finished) {
 void Server::ClearSets() {
   sets_.clear();
   sets_of_.Clear();
+  fold_.Begin(0);
 }
 
 void Server::OnDecision(const Decision& decision) {
@@ -159,6 +231,9 @@ std::string Server::DifferenceFromSealed(const Decision& decision) const {
   for (const UpdateId& update : set.updates) {
     if (FindComplete(update) == nullptr) return absl::StrCat("update ", ToString(update), " is not complete here");
   }
+  if (set.folded && folded_set_ != decision.set) {
+    return absl::StrCat("the room of set ", decision.set.value(), " was given to set ", folded_set_.value());
+  }
   if (set.state != SealSet::State::kAnswered) {
     return absl::StrCat("set ", decision.set.value(), " has not been reported sealed");
   }
@@ -179,18 +254,16 @@ void Server::AcceptDecision(const Decision& decision) {
   if (kept_.size() > options_.max_kept_decisions) kept_.pop_front();
   InFlight flight{.version = decision.version, .hash = decision.hash};
   const std::vector<UpdateId> updates = UpdateIds(decision);
-  for (const UpdateId& update : updates) {
-    StageSlot slot = *workers_.at(update.incarnation).slot;
-    ++slots_[slot.value()].readers;
-    flight.slots.push_back(slot);
-    FinishUpdate(update, true);
-  }
-  if (auto set = sets_.find(decision.set); set != sets_.end()) {
-    sets_of_.Remove(decision.set, set->second.updates);
-    sets_.erase(set);
-  }
+  const auto set = sets_.find(decision.set);
+  const bool folded = set->second.folded;
+  flight.slots = SlotsOf(set->second);
+  for (StageSlot slot : flight.slots) ++slots_[slot.value()].readers;
+  for (const UpdateId& update : updates) FinishUpdate(update, true);
+  sets_of_.Remove(decision.set, set->second.updates);
+  sets_.erase(set);
+  if (folded) fold_.Begin(0);
   EraseFinishedSets(updates);
-  actions_.push_back(ApplyDecision{decision, flight.slots});
+  actions_.push_back(ApplyDecision{decision, flight.slots, folded});
   applying_.push_back(std::move(flight));
   auto pending = future_snapshots_.find(decided_);
   if (pending != future_snapshots_.end()) {

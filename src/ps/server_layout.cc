@@ -42,7 +42,7 @@ void Server::OnPrepare(const Envelope& envelope, const Prepare& prepare) {
   PreparePlace action;
   action.number = ++preparations_;
   action.place = Place{std::make_shared<const ParameterLayout>(*std::move(layout)), prepare.server, prepare.optimizer,
-                       prepare.measure_gradients};
+                       prepare.measure_gradients, prepare.stage_slots};
   action.from = std::make_shared<const ParameterLayout>(*std::move(from));
   action.sources = prepare.sources;
   action.envelope = MakeEnvelope();

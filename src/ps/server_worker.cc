@@ -186,7 +186,7 @@ StageAnswer Server::BeginStage(SessionId session, const Envelope& envelope, cons
       refusal =
           Refusal{RefuseReason::kMalformed, absl::StrCat("bucket ", stage.bucket, " is not one of [0, ", buckets, ")")};
     } else {
-      auto expected = stage.bucket < 0 ? 0 : stripe_bytes_[static_cast<size_t>(stage.bucket)];
+      auto expected = stage.bucket < 0 || stage.offered ? 0 : stripe_bytes_[static_cast<size_t>(stage.bucket)];
       const bool statistic = stage.bucket >= 0 && place_.layout->buckets()[static_cast<size_t>(stage.bucket)].statistic;
       if (stage.mean_of != 0 && !statistic) {
         expected = expected / WireBytes(WireDtype::kFloat32) * WireBytes(WireDtype::kBfloat16);
@@ -236,15 +236,48 @@ bool Server::OpenStaging(SessionId session, Worker& worker, const Stage& stage) 
   }
   if (current && stage.attempt < worker.staging->attempt) return false;
   if (current && (stage.attempt == worker.staging->attempt || worker.staging->complete)) return true;
-  if (!worker.slot) return retry("has no place here yet");
-  const Slot& slot = slots_[worker.slot->value()];
-  if (!slot.ready) return retry("has no place here yet");
-  if (slot.writers > 0 || slot.readers > 0) return retry("must wait until its place here is free");
+  if (current && worker.staging->position >= 0) {
+    return refuse(RefuseReason::kMalformed, "is summed while it comes: what has come cannot be staged anew");
+  }
+  Staging staging{.update = stage.update,
+                  .attempt = stage.attempt,
+                  .buckets = std::vector<BucketState>(stripe_bytes_.size(), BucketState::kMissing)};
+  if (SharesSlots()) {
+    FindPlace(staging);
+  } else {
+    if (!worker.slot) return retry("has no place here yet");
+    const Slot& slot = slots_[worker.slot->value()];
+    if (!slot.ready) return retry("has no place here yet");
+    if (slot.writers > 0 || slot.readers > 0) return retry("must wait until its place here is free");
+    staging.slot = *worker.slot;
+  }
   worker.next_sequence = stage.update.sequence + 1;
-  worker.staging = Staging{.update = stage.update,
-                           .attempt = stage.attempt,
-                           .buckets = std::vector<BucketState>(stripe_bytes_.size(), BucketState::kMissing)};
+  worker.staging = std::move(staging);
   return true;
+}
+
+// The order of its set says where, once that is known.
+void Server::FindPlace(Staging& staging) const {
+  const std::optional<SetIndex::Entry> entry = sets_of_.NewestOf(staging.update);
+  if (!entry) return;
+  const SealSet& set = sets_.at(entry->set);
+  if (set.folded && folded_set_ != entry->set) return;
+  staging.placed = true;
+  if (set.folded) {
+    staging.position = entry->position;
+    staging.slot = fold_.SlotOf(entry->position);
+    staging.set_attempt = set.attempt;
+  } else {
+    staging.slot = set.slots[static_cast<std::size_t>(entry->position)];
+  }
+}
+
+// Whether the bucket's payload may be written now.
+bool Server::HasRoom(const Staging& staging, std::int32_t bucket) const {
+  if (!SharesSlots()) return true;
+  if (!staging.placed || staging.slot.value() >= slots_.size()) return false;
+  const Slot& slot = slots_[staging.slot.value()];
+  return slot.ready && slot.readers == 0 && fold_.Free(staging.slot, bucket, staging.position);
 }
 
 // A mean is multiplied by what its bucket says, the sum divided by what the closing message says.
@@ -267,11 +300,20 @@ std::optional<StageWrite> Server::Receive(SessionId session, Worker& worker, con
   std::optional<StageWrite> write;
   if (!staging.complete) {
     if (stage.bucket >= 0 && stripe_bytes_[static_cast<size_t>(stage.bucket)] > 0 &&
-        staging.buckets[static_cast<size_t>(stage.bucket)] == BucketState::kMissing) {
-      staging.buckets[static_cast<size_t>(stage.bucket)] = BucketState::kWriting;
-      ++slots_[worker.slot->value()].writers;
-      write = StageWrite{configuration_, *worker.slot,  stage.update, stage.attempt,
-                         stage.bucket,   stage.closing, session,      stage.mean_of};
+        staging.buckets[static_cast<size_t>(stage.bucket)] < BucketState::kWriting) {
+      BucketState& state = staging.buckets[static_cast<size_t>(stage.bucket)];
+      if (!HasRoom(staging, stage.bucket)) {
+        state = BucketState::kOffered;  // a payload that came with it is void
+      } else if (stage.offered) {
+        state = BucketState::kOffered;
+        Ask(worker, {stage.bucket});
+      } else {
+        state = BucketState::kWriting;
+        ++slots_[staging.slot.value()].writers;
+        if (SharesSlots()) fold_.BeginWrite(staging.slot, stage.bucket);
+        write = StageWrite{configuration_, staging.slot, stage.update,  stage.attempt,      stage.bucket,
+                           stage.closing,  session,      stage.mean_of, staging.set_attempt};
+      }
     }
     if (stage.closing && !staging.closing) staging.closing = stage;
     TryComplete(worker);
@@ -284,17 +326,77 @@ Actions Server::EndStage(const StageWrite& write, bool whole, TimePoint now) {
   if (ended_ || write.configuration != configuration_) return Take(now);
   Slot& slot = slots_[write.slot.value()];
   --slot.writers;
+  if (SharesSlots()) fold_.EndWrite(write.slot, write.bucket);
   Worker* worker = Find(write.update.incarnation);
   if (worker != nullptr && worker->staging && worker->staging->update == write.update &&
-      worker->staging->attempt == write.attempt) {
-    worker->staging->buckets[static_cast<size_t>(write.bucket)] =
-        whole ? BucketState::kReceived : BucketState::kMissing;
-    if (whole) ++worker->staging->received;
+      worker->staging->attempt == write.attempt && worker->staging->set_attempt == write.set_attempt) {
+    Staging& staging = *worker->staging;
+    staging.buckets[static_cast<size_t>(write.bucket)] = whole ? BucketState::kReceived : BucketState::kMissing;
+    if (whole) ++staging.received;
+    // What came on the next stream meanwhile was taken for the same again.
+    const auto session = session_of_.find(write.update.incarnation);
+    if (!whole && session != session_of_.end() && session->second != write.session) Ask(*worker, {write.bucket});
+    if (whole && staging.position >= 0) {
+      fold_.Received(write.bucket, staging.position);
+      FoldWhatCame(write.bucket);
+    }
     TryComplete(*worker);
     if (write.closing) SendStageAck(write.session, *worker->staging);
+  } else if (SharesSlots()) {
+    AskForOffered();  // somebody else may have waited for the room
   }
   MaybeReleaseSlot(slot.owner);
   return Take(now);
+}
+
+void Server::FoldWhatCame(std::int32_t bucket) {
+  const std::optional<FoldStep> step = fold_.Next(bucket);
+  if (!step) return;
+  const auto positions = static_cast<std::int32_t>(sets_.at(folded_set_).updates.size());
+  actions_.push_back(FoldBucket{configuration_, *step, positions, fold_.SlotsOf(*step)});
+}
+
+void Server::AskForOffered() {
+  if (!SharesSlots()) return;
+  for (const auto& [number, set] : sets_) {
+    for (const UpdateId& update : set.updates) {
+      Worker* worker = Find(update.incarnation);
+      if (worker == nullptr || !worker->staging || worker->staging->update != update) continue;
+      const Staging& staging = *worker->staging;
+      std::vector<std::int32_t> buckets;
+      for (std::size_t bucket = 0; bucket < staging.buckets.size(); ++bucket) {
+        const auto b = static_cast<std::int32_t>(bucket);
+        if (staging.buckets[bucket] == BucketState::kOffered && HasRoom(staging, b)) buckets.push_back(b);
+      }
+      if (!buckets.empty()) Ask(*worker, std::move(buckets));
+    }
+  }
+}
+
+void Server::AskForOffered(std::int32_t bucket, std::int32_t first, std::int32_t last) {
+  const auto set = sets_.find(folded_set_);
+  if (set == sets_.end()) return;
+  last = std::min(last, static_cast<std::int32_t>(set->second.updates.size()) - 1);
+  for (std::int32_t position = first; position <= last; ++position) {
+    const UpdateId& update = set->second.updates[static_cast<std::size_t>(position)];
+    Worker* worker = Find(update.incarnation);
+    if (worker == nullptr || !worker->staging || worker->staging->update != update) continue;
+    const Staging& staging = *worker->staging;
+    const BucketState state = staging.buckets[static_cast<std::size_t>(bucket)];
+    if (state == BucketState::kOffered && HasRoom(staging, bucket)) Ask(*worker, {bucket});
+  }
+}
+
+// Where its stream is down, the worker offers everything anew on the next one.
+void Server::Ask(Worker& worker, std::vector<std::int32_t> buckets) {
+  const Staging& staging = *worker.staging;
+  const auto session = session_of_.find(staging.update.incarnation);
+  if (session == session_of_.end()) return;
+  for (const std::int32_t bucket : buckets) {
+    worker.staging->buckets[static_cast<std::size_t>(bucket)] = BucketState::kAsked;
+  }
+  ToWorker(session->second,
+           StageAck{.update = staging.update, .attempt = staging.attempt, .missing = std::move(buckets)});
 }
 
 void Server::TryComplete(Worker& worker) {
@@ -331,7 +433,8 @@ void Server::SendStaged(const Staging& staging) {
                  .non_finite = staging.closing->non_finite,
                  .non_finite_layer = staging.closing->non_finite_layer,
                  .computed_on = staging.closing->computed_on,
-                 .feedback = staging.closing->feedback});
+                 .feedback = staging.closing->feedback,
+                 .set_attempt = staging.set_attempt});
 }
 
 Actions Server::OnWorkerClosed(SessionId session, TimePoint now) {

@@ -38,6 +38,7 @@ struct Shard::ApplyStep {
   std::span<const float* const> sources;  // local
   const float* from = nullptr;
   float* to = nullptr;
+  bool folded = false;  // the one source is the sum, and squares tells of the updates already
   bool past_caches = false;
 };
 
@@ -226,6 +227,31 @@ std::vector<BlockNorm> Shard::Norms(std::span<const StageSlot> slots) const {
   return norms;
 }
 
+void Shard::FoldBucket(int bucket, std::int32_t first, std::int32_t positions, std::span<const StageSlot> from) {
+  std::vector<const float*> sources{Staging(StageSlot(0)).data()};
+  for (StageSlot slot : from) sources.push_back(Staging(slot).data());
+  float* sum = Staging(StageSlot(0)).data();
+  const std::size_t sums = place_.measure_gradients ? static_cast<std::size_t>(positions) + 1 : 0;
+  if (squares_.size() != pieces_.size() * sums) squares_.assign(pieces_.size() * sums, 0.0);
+  const std::size_t begin_piece = first_piece_[static_cast<std::size_t>(bucket)];
+  const std::size_t end_piece = first_piece_[static_cast<std::size_t>(bucket) + 1];
+  pool_.ParallelFor(static_cast<std::int64_t>(end_piece - begin_piece), 8, [&](std::int64_t begin, std::int64_t end) {
+    for (std::size_t i = begin_piece + static_cast<std::size_t>(begin); i < begin_piece + static_cast<std::size_t>(end);
+         ++i) {
+      const Piece& piece = pieces_[i];
+      const std::int64_t count = piece.end - piece.begin;
+      if (sums > 0 && !piece.statistic) {
+        const auto place = static_cast<std::size_t>(first);
+        double* squares = &squares_[i * sums];
+        for (std::size_t s = first == 1 ? 0 : 1; s < sources.size(); ++s) {
+          squares[place - 1 + s] = SquaredSum(sources[s] + piece.begin, count);
+        }
+      }
+      SumSources(sources, piece.begin, count, sum + piece.begin);
+    }
+  });
+}
+
 // One source, or two whose sum nobody else wants, are read where they lie; of more, all but the last are summed first.
 void Shard::ApplyPiece(const Piece& piece, const ApplyStep& apply, std::span<double> squares) {
   alignas(64) std::array<float, kPieceFloats> sum;
@@ -239,7 +265,10 @@ void Shard::ApplyPiece(const Piece& piece, const ApplyStep& apply, std::span<dou
     gradient.first = sum.data();
   }
   if (!whole_sum && sources.size() > 1) gradient.second = sources.back() + piece.begin;
-  if (measured) {
+  if (measured && apply.folded) {
+    squares.back() = SquaredSum(gradient.first, count);
+    if (squares.size() == 2) squares.front() = squares.back();  // nothing was ever added
+  } else if (measured) {
     for (std::size_t s = 0; s < sources.size(); ++s) squares[s] = SquaredSum(sources[s] + piece.begin, count);
     squares.back() = whole_sum ? SquaredSum(sum.data(), count) : squares.front();
   }
@@ -252,22 +281,24 @@ void Shard::ApplyPiece(const Piece& piece, const ApplyStep& apply, std::span<dou
                 apply.past_caches ? Destination::kMemory : Destination::kCaches);
 }
 
-std::vector<double> Shard::Apply(const Decision& decision, std::span<const StageSlot> slots, const BucketReady& ready) {
-  EK_CHECK(!slots.empty() && decision.samples > 0);
+std::vector<double> Shard::Apply(const Decision& decision, std::span<const StageSlot> slots, const BucketReady& ready,
+                                 bool folded) {
+  EK_CHECK(!slots.empty() && decision.samples > 0 && (!folded || slots.size() == 1));
   if (snapshot_->open()) {
     pool_.ParallelFor(static_cast<std::int64_t>(snapshot_->stripes()), 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t b = begin; b < end; ++b) snapshot_->CopyStripe(static_cast<size_t>(b));
     });
   }
   const std::vector<const float*> sources = Sources(slots);
-  const std::size_t sums = place_.measure_gradients ? sources.size() + 1 : 0;
-  squares_.assign(pieces_.size() * sums, 0.0);
+  const std::size_t sums = place_.measure_gradients ? (folded ? decision.updates.size() : sources.size()) + 1 : 0;
+  if (!folded || squares_.size() != pieces_.size() * sums) squares_.assign(pieces_.size() * sums, 0.0);
   VersionPool::Target target = versions_->BeginWrite();
   const ApplyStep apply = {.constants = StepConstants::For(place_.optimizer, decision.learning_rate, decision.samples,
                                                            decision.clip_scale, decision.version.commit.value()),
                            .sources = sources,
                            .from = target.from.data(),
                            .to = target.to.data(),
+                           .folded = folded,
                            .past_caches = target.from.data() != target.to.data() && floats_ >= kPastCachesFloats};
   auto apply_pieces = [&](std::size_t first, std::size_t last) {
     pool_.ParallelFor(static_cast<std::int64_t>(last - first), 8, [&](std::int64_t begin, std::int64_t end) {

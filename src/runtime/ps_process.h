@@ -65,7 +65,7 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
     Version version;
   };
   using Work = std::variant<ps::Initialise, ps::Restore, ps::AllocateSlot, ps::ComputeNorms, ps::ApplyDecision,
-                            ps::StartSnapshot, ps::FillPlace, Adoption, ps::ServeFetch>;
+                            ps::StartSnapshot, ps::FillPlace, Adoption, ps::ServeFetch, ps::FoldBucket>;
   struct SnapshotJob {
     std::shared_ptr<ps::Shard> shard;  // outlives a change of place
     Snapshot snapshot;
@@ -116,6 +116,7 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   void Run(const ps::Initialise& work) ABSL_LOCKS_EXCLUDED(mutex_);
   void Run(const ps::Restore& work) ABSL_LOCKS_EXCLUDED(mutex_);
   void Run(const ps::AllocateSlot& work) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run(const ps::FoldBucket& work) ABSL_LOCKS_EXCLUDED(mutex_);
   void Run(const ps::ComputeNorms& work) ABSL_LOCKS_EXCLUDED(mutex_);
   void Run(const ps::ApplyDecision& work) ABSL_LOCKS_EXCLUDED(mutex_);
   void Run(const ps::StartSnapshot& work) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -72,6 +72,15 @@ void PsProcess::Run(const ps::AllocateSlot& work) {
   Turn([&] { return server_.OnSlotReady(work.slot, status, clock_.Now()); });
 }
 
+void PsProcess::Run(const ps::FoldBucket& work) {
+  std::shared_ptr<ps::Shard> memory = shard();
+  if (!memory) return;
+  const TimePoint begin = clock_.Now();
+  memory->FoldBucket(work.step.bucket, work.step.first, work.positions, work.slots);
+  if (TimelineOn()) TimelineSpan("apply", absl::StrCat("fold bucket ", work.step.bucket), begin, clock_.Now());
+  Turn([&] { return server_.OnFolded(work.configuration, work.step, clock_.Now()); });
+}
+
 void PsProcess::Run(const ps::ComputeNorms& work) {
   std::shared_ptr<ps::Shard> memory = shard();
   if (!memory) return;
@@ -104,7 +113,7 @@ void PsProcess::Run(const ps::ApplyDecision& work) {
       for (const Answering& one : answering) SendBucket(one, version, bucket);
     };
   }
-  std::vector<double> squared_sums = memory->Apply(work.decision, work.slots, ready);
+  std::vector<double> squared_sums = memory->Apply(work.decision, work.slots, ready, work.folded);
   if (TimelineOn()) {
     TimelineSpan("apply", absl::StrCat("apply ", ToString(work.decision.version)), begin, clock_.Now());
   }

@@ -32,6 +32,7 @@ ChiefOptions ChiefProcess::MakeOptions(Environment& environment) {
   options.experiment = environment.experiment;
   options.model_dir = "model";
   options.servers = environment.scenario.servers;
+  options.stage_bytes = environment.scenario.stage_bytes;
   for (std::uint32_t i = 0; i < environment.scenario.workers; ++i) {
     options.listed_workers.push_back(absl::StrCat("worker:", i));
   }

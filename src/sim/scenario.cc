@@ -238,6 +238,8 @@ Scenario MakeScenario(std::uint64_t seed) {
   } else {
     set(absl::StrCat("batching.mode=", batching == 0 ? "off" : batching == 2 ? "proportional" : "model"));
   }
+  Rng room(seed, HashName("stage_bytes"));
+  if (Chance(room, 0.7)) scenario.stage_bytes = 0;
   // Drawn beside all else: scenarios that have none of these are what they were before.
   Rng extra(seed, HashName("batching"));
   if (mode == 0 && Chance(extra, 0.15)) {

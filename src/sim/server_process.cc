@@ -12,6 +12,9 @@ constexpr Duration kSnapshotTime = std::chrono::milliseconds(10);
 constexpr Duration kCopyTime = std::chrono::milliseconds(3);
 constexpr double kNoiseScale = 96;  // samples
 
+// Of what is there and what is added to it; another order gives another.
+std::uint64_t SumOf(std::uint64_t sum, std::uint64_t value) { return MixKey(sum, value); }
+
 }  // namespace
 
 ServerProcess::ServerProcess(Environment& environment, std::uint32_t index, std::uint64_t life)
@@ -206,6 +209,8 @@ void ServerProcess::Perform(ps::Actions actions) {
       Enqueue(std::move(*restore));
     } else if (auto* allocate = std::get_if<ps::AllocateSlot>(&action)) {
       Enqueue(*allocate);
+    } else if (auto* fold = std::get_if<ps::FoldBucket>(&action)) {
+      Enqueue(std::move(*fold));
     } else if (auto* norms = std::get_if<ps::ComputeNorms>(&action)) {
       Enqueue(std::move(*norms));
     } else if (auto* apply = std::get_if<ps::ApplyDecision>(&action)) {
@@ -260,9 +265,7 @@ void ServerProcess::BeginWork() {
   working_ = true;
   const Work& work = work_.front();
   if (std::holds_alternative<ps::Initialise>(work) || std::holds_alternative<ps::Restore>(work)) shard_.reset();
-  if (const auto* apply = std::get_if<ps::ApplyDecision>(&work)) {
-    CheckSlots(UpdateIds(apply->decision), apply->slots, "as its sum begins");
-  }
+  if (const auto* apply = std::get_if<ps::ApplyDecision>(&work)) CheckSlots(*apply, "as its sum begins");
   const bool moves = std::holds_alternative<ps::ServeFetch>(work) || std::holds_alternative<ps::AdoptPrepared>(work);
   const Scenario& scenario = environment_.scenario;
   const auto time = std::chrono::microseconds(scenario.work_us + (moves ? scenario.move_us : 0));
@@ -331,23 +334,43 @@ void ServerProcess::Finish(const ps::AllocateSlot& work) {
   Perform(server_->OnSlotReady(work.slot, absl::OkStatus(), now()));
 }
 
+// What was there, and who came to it in which order.
+void ServerProcess::Finish(const ps::FoldBucket& work) {
+  const auto bucket = static_cast<std::size_t>(work.step.bucket);
+  for (const ps::StageSlot slot : work.slots) {
+    const auto from = static_cast<std::size_t>(slot.value());
+    if (!shard_ || from >= shard_->slots.size() || bucket >= shard_->slots[from].size()) continue;  // of a former place
+    shard_->slots[0][bucket] = SumOf(shard_->slots[0][bucket], shard_->slots[from][bucket]);
+  }
+  Perform(server_->OnFolded(work.configuration, work.step, now()));
+}
+
 void ServerProcess::Finish(const ps::ComputeNorms& work) {
   const std::int64_t place = shard_ ? static_cast<std::int64_t>(shard_->place.server.value()) : 0;
   Perform(server_->OnNorms(work.set, work.attempt, {BlockNorm{place * 16, 1.0}}, now()));
 }
 
-void ServerProcess::CheckSlots(const std::vector<UpdateId>& updates, const std::vector<ps::StageSlot>& slots,
-                               const char* when) {
-  if (!shard_ || updates.size() != slots.size()) return;
-  for (std::size_t i = 0; i < updates.size(); ++i) {
-    const auto slot = static_cast<std::size_t>(slots[i].value());
-    for (std::size_t bucket = 0; bucket < shard_->place.layout->buckets().size(); ++bucket) {
-      if (!Owns(static_cast<int>(bucket))) continue;
-      const bool there = slot < shard_->slots.size() && !shard_->slots[slot].empty();
+void ServerProcess::CheckSlots(const ps::ApplyDecision& work, const char* when) {
+  const std::vector<UpdateId> updates = UpdateIds(work.decision);
+  if (!shard_) return;
+  if (work.slots.size() != (work.folded ? 1 : updates.size())) {
+    return environment_.invariants.Break(
+        absl::StrCat(machine(), " adds up ", work.slots.size(), " slots for ", updates.size(), " updates"));
+  }
+  for (std::size_t bucket = 0; bucket < shard_->place.layout->buckets().size(); ++bucket) {
+    if (!Owns(static_cast<int>(bucket))) continue;
+    std::uint64_t expected = 0;
+    for (std::size_t i = 0; i < updates.size(); ++i) {
       const std::uint64_t value = GradientValue(updates[i], static_cast<std::int32_t>(bucket));
-      if (there && shard_->slots[slot][bucket] == value) continue;
-      environment_.invariants.Break(absl::StrCat(machine(), ": slot ", slot, ", bucket ", bucket,
-                                                 " does not hold update ", ToString(updates[i]), " ", when));
+      expected = i == 0 || !work.folded ? value : SumOf(expected, value);
+      if (work.folded && i + 1 < updates.size()) continue;
+      const auto slot = static_cast<std::size_t>(work.slots[work.folded ? 0 : i].value());
+      const bool there = slot < shard_->slots.size() && !shard_->slots[slot].empty();
+      if (there && shard_->slots[slot][bucket] == expected) continue;
+      environment_.invariants.Break(
+          absl::StrCat(machine(), ": slot ", slot, ", bucket ", bucket,
+                       work.folded ? " does not hold the sum up to update " : " does not hold update ",
+                       ToString(updates[i]), " ", when));
     }
   }
 }
@@ -355,7 +378,7 @@ void ServerProcess::CheckSlots(const std::vector<UpdateId>& updates, const std::
 void ServerProcess::Finish(const ps::ApplyDecision& work) {
   // Work of a place that was given up meanwhile changes nothing.
   if (shard_ && work.decision.version.generation == shard_->version.generation) {
-    CheckSlots(UpdateIds(work.decision), work.slots, "as its sum ends");
+    CheckSlots(work, "as its sum ends");
     shard_->former = shard_->fingerprint;
     shard_->fingerprint = NextFingerprint(shard_->fingerprint, work.decision);
     shard_->version = work.decision.version;

@@ -41,7 +41,7 @@ class ServerProcess final : public Peer {
  private:
   using Work = std::variant<ps::Initialise, ps::Restore, ps::AllocateSlot, ps::ComputeNorms, ps::ApplyDecision,
                             ps::StartSnapshot, ps::PreparePlace, ps::FillPlace, ps::DropPrepared, ps::AdoptPrepared,
-                            ps::ServeFetch>;
+                            ps::ServeFetch, ps::FoldBucket>;
   struct Shard {
     ps::Place place;
     Version version;
@@ -84,6 +84,7 @@ class ServerProcess final : public Peer {
   void Finish(const ps::Initialise& work);
   void Finish(const ps::Restore& work);
   void Finish(const ps::AllocateSlot& work);
+  void Finish(const ps::FoldBucket& work);
   void Finish(const ps::ComputeNorms& work);
   std::vector<double> SquaredSums(const Decision& decision) const;
   void Finish(const ps::ApplyDecision& work);
@@ -105,7 +106,7 @@ class ServerProcess final : public Peer {
   std::optional<std::size_t> SourceOf(SessionId stream) const;
   // Each float of the place is there once, from one version's memory; nullopt, and an invariant broken: not so.
   std::optional<std::uint64_t> FingerprintOf(const Preparation& prepared);
-  void CheckSlots(const std::vector<UpdateId>& updates, const std::vector<ps::StageSlot>& slots, const char* when);
+  void CheckSlots(const ps::ApplyDecision& work, const char* when);
   bool Owns(int bucket) const;
   TimePoint now() const { return environment_.scheduler.now(); }
 

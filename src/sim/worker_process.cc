@@ -169,6 +169,7 @@ void WorkerProcess::OnChief(Message message) {
     bound_ = std::exchange(ahead_, std::nullopt);
     bound_->version = bind->version;
     bound_->deadline_ms = bind->deadline_ms;
+    bound_->offer = bind->offer;
   } else if (const auto* outcome = std::get_if<Outcome>(&message.body)) {
     if (current_ && current_->update == outcome->update) outcome_ = *outcome;
     if (bound_ && bound_->update == outcome->update) bound_.reset();
@@ -265,9 +266,9 @@ void WorkerProcess::OnServer(Link& link, const Message& message) {
     link.pulled_version = data->version;
     if (data->bucket < 0) link.pulled = true;
   } else if (const auto* ack = std::get_if<StageAck>(&message.body)) {
-    if (!staging_ || ack->update != staging_->update || ack->complete || doing_ != Doing::kStaged) return;
-    for (std::int32_t bucket : ack->missing) StageBucket(link, bucket);
-    StageClosing(link);
+    const bool stages = doing_ == Doing::kComputing || doing_ == Doing::kStaged;
+    if (!staging_ || ack->update != staging_->update || ack->complete || !stages || Cancelled()) return;
+    for (std::int32_t bucket : ack->missing) StageBucket(link, bucket, /*asked=*/true);
   } else if (const auto* refuse = std::get_if<Refuse>(&message.body)) {
     OnLinkRefused(link, *refuse);
   }
@@ -409,12 +410,14 @@ void WorkerProcess::Compute() {
   });
 }
 
-void WorkerProcess::StageBucket(Link& link, std::int32_t bucket) {
+void WorkerProcess::StageBucket(Link& link, std::int32_t bucket, bool asked) {
   const std::int64_t floats = layout_->StripeOf(bucket, IndexOf(link)).size();
   if (floats == 0) return;
   Stage stage;
   stage.update = staging_->update;
   stage.bucket = bucket;
+  stage.offered = staging_->offer && !asked;
+  if (stage.offered) return ToServer(link, std::move(stage));
   ToServer(link, std::move(stage),
            Payload{static_cast<std::size_t>(floats) * sizeof(float), GradientValue(staging_->update, bucket)});
 }

@@ -57,7 +57,7 @@ class WorkerProcess final : public Peer {
   void StartStep();
   void Pull();
   void Compute();
-  void StageBucket(Link& link, std::int32_t bucket);
+  void StageBucket(Link& link, std::int32_t bucket, bool asked = false);
   void StageClosing(Link& link);
   void StageAll(Link& link);
   void ToChief(Body body);

@@ -117,6 +117,7 @@ void Worker::OnChiefMessage(Message message) {
         bound_->bound = true;
         bound_->version = bind->version;
         bound_->deadline_ms = bind->deadline_ms;
+        bound_->offer = bind->offer;
       }
     } else if (auto* outcome = std::get_if<Outcome>(&message.body)) {
       if (current_ == outcome->update) outcome_ = *outcome;

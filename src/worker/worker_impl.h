@@ -73,7 +73,9 @@ class Worker {
   absl::StatusOr<StepResult> Compute(const Ticket& ticket, const Batch& batch);
   absl::StatusOr<StepResult> ComputeOnOneVersion(const Ticket& ticket, const Batch& batch, TimePoint deadline);
   Pull PullOf(const Ticket& ticket, std::uint64_t request, Version version) const;
-  void StageBucket(UpdateId update, std::int64_t samples, int bucket, int server);
+  // `offer`: without the payload, for which the server asks then.
+  void StageBucket(UpdateId update, std::int64_t samples, int bucket, int server, bool offer);
+  void StageWhatIsAskedFor();
   void KeepRest(UpdateId update);
   void StageAll(int server);
   void StageClosing(int server);
@@ -151,6 +153,7 @@ class Worker {
     std::vector<Version> computed_on;  // by server
     std::int64_t samples = 0;          // of its ticket
     std::uint64_t feedback = 0;        // as Stage's
+    bool offer = false;                // as Ticket's
   };
 
   Mutex mutex_;

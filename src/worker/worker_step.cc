@@ -162,17 +162,23 @@ bool Worker::PulledWhole(const Ticket& ticket, bool wait) {
   return pull_error_.ok() && !torn_pull_ && AllPulled();
 }
 
-void Worker::StageBucket(UpdateId update, std::int64_t samples, int bucket, int server) {
+void Worker::StageBucket(UpdateId update, std::int64_t samples, int bucket, int server, bool offer) {
   const auto index = ServerIndex(static_cast<std::uint32_t>(server));
   if (buffers_->layout().StripeOf(bucket, index).size() == 0) return;
   Stage stage;
   stage.update = update;
   stage.bucket = bucket;
+  stage.offered = offer;
   if (buffers_->Means(bucket)) stage.mean_of = samples;
   if (TimelineOn()) {
-    TimelineMark(kTrack, absl::StrCat("stage bucket ", bucket, " on ps:", server), Clock::Real().Now());
+    TimelineMark(kTrack, absl::StrCat(offer ? "offer" : "stage", " bucket ", bucket, " on ps:", server),
+                 Clock::Real().Now());
   }
   // A link that is down restages everything once it is up again.
+  if (offer) {
+    (void)links_[static_cast<std::size_t>(server)]->Send(std::move(stage));
+    return;
+  }
   (void)links_[static_cast<std::size_t>(server)]->Send(std::move(stage), buffers_->Gradient(bucket, index));
 }
 
@@ -196,13 +202,15 @@ void Worker::StageClosing(int server) {
 void Worker::StageAll(int server) {
   UpdateId update;
   std::int64_t samples = 0;
+  bool offer = false;
   {
     MutexLock lock(mutex_);
     update = staging_.update;
     samples = staging_.samples;
+    offer = staging_.offer;
   }
   for (int bucket = 0; bucket < static_cast<int>(buffers_->layout().buckets().size()); ++bucket) {
-    StageBucket(update, samples, bucket, server);
+    StageBucket(update, samples, bucket, server, offer);
   }
   StageClosing(server);
 }
@@ -225,9 +233,29 @@ ModelInput Worker::InputOf(const Batch& batch) {
 void Worker::StageFinished(const Ticket& ticket, std::int64_t samples) {
   for (const int bucket : finished_buckets_) {
     buffers_->Encode(bucket, samples);
-    for (int server = 0; server < server_count(); ++server) StageBucket(ticket.update, samples, bucket, server);
+    for (int server = 0; server < server_count(); ++server) {
+      StageBucket(ticket.update, samples, bucket, server, ticket.offer);
+    }
   }
   finished_buckets_.clear();
+  StageWhatIsAskedFor();
+}
+
+// What servers had no room for when it was offered, or lost. They ask for nothing that is not finished.
+void Worker::StageWhatIsAskedFor() {
+  std::vector<std::pair<int, std::vector<std::int32_t>>> missing;
+  UpdateId update;
+  std::int64_t samples = 0;
+  {
+    MutexLock lock(mutex_);
+    if (missing_.empty()) return;
+    missing.swap(missing_);
+    update = staging_.update;
+    samples = staging_.samples;
+  }
+  for (const auto& [server, buckets] : missing) {
+    for (std::int32_t bucket : buckets) StageBucket(update, samples, bucket, server, /*offer=*/false);
+  }
 }
 
 // Nothing is staged before it is certain that each server's parameters are all of one version.
@@ -316,6 +344,7 @@ absl::Status Worker::Step(const Ticket& ticket) {
     MutexLock lock(mutex_);
     staging_.update = ticket.update;
     staging_.samples = batch->size();
+    staging_.offer = ticket.offer;
     if (std::exchange(rest_in_doubt_, false)) rest_of_ = 0;
     staging_.feedback = rest_of_;
     restage_at_.assign(restage_at_.size(), kNever);
@@ -377,24 +406,17 @@ absl::Status Worker::AwaitOutcome(UpdateId update) {
         }));
     ReadAhead();
     std::vector<int> restage;
-    std::vector<std::pair<int, std::vector<std::int32_t>>> missing;
-    std::int64_t samples = 0;
     {
       MutexLock lock(mutex_);
-      samples = staging_.samples;
       if (end_ || (outcome_ && outcome_->update == update)) return absl::OkStatus();
       for (std::size_t i = 0; i < restage_at_.size(); ++i) {
         if (restage_at_[i] > clock_.Now()) continue;
         restage.push_back(static_cast<int>(i));
         restage_at_[i] = kNever;
       }
-      missing.swap(missing_);
     }
     for (int server : restage) StageAll(server);
-    for (const auto& [server, buckets] : missing) {
-      for (std::int32_t bucket : buckets) StageBucket(update, samples, bucket, server);
-      StageClosing(server);
-    }
+    StageWhatIsAskedFor();
   }
 }
 

@@ -120,6 +120,10 @@ Experiment Mlp(const std::vector<std::string>& overrides) {
   return Parse(R"({"dense": {"units": 16, "activation": "relu"}, "name": "hidden"})", overrides);
 }
 
+Experiment WideMlp(const std::vector<std::string>& overrides) {
+  return Parse(R"({"dense": {"units": 8000, "activation": "relu"}, "name": "hidden"})", overrides);
+}
+
 Experiment MlpWithBatchNorm(const std::vector<std::string>& overrides) {
   return Parse(R"({"dense": {"units": 16}, "name": "hidden"}, {"batch_norm": {}, "name": "norm"}, {"relu": {}})",
                overrides);

@@ -41,7 +41,9 @@ class TempFolder {
 
 // Two layers over kSamples samples of 20 features in three classes, momentum, global batch 100, the reference backend.
 Experiment Mlp(const std::vector<std::string>& overrides);
-// The same with batch norm after the first layer.
+// The same with so many parameters that a server has room for ten updates.
+Experiment WideMlp(const std::vector<std::string>& overrides);
+// Mlp with batch norm after the first layer.
 Experiment MlpWithBatchNorm(const std::vector<std::string>& overrides);
 
 class Cluster;

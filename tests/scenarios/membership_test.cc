@@ -88,5 +88,21 @@ TEST_CASE("broken streams cost neither samples nor bits", "[scenario]") {
   CHECK(ended.summary["parameters_sha256"] == undisturbed.summary["parameters_sha256"]);
 }
 
+TEST_CASE("a step that is summed as it comes loses no bit to broken streams", "[scenario]") {
+  const Experiment wide = WideMlp({"train.epochs=1", "batching.mode=off", "batching.min_batch_size=1"});
+  TempFolder quiet, broken;
+  const Ended undisturbed = RunCluster({wide, 12, 1, quiet.path()});
+  INFO(undisturbed.ToString());
+  REQUIRE(undisturbed.all_ok());
+  const Ended ended = RunCluster({wide, 12, 1, broken.path(), [](Cluster& cluster, int worker, std::int64_t read) {
+                                    if (worker == 0 && read % 20 == 13) cluster.BreakStreams();
+                                  }});
+  INFO(ended.ToString());
+  REQUIRE(ended.all_ok());
+  CHECK(ended.summary["samples_trained"] == kSamples);
+  CHECK(ended.summary["dropped_updates"] == 0);
+  CHECK(ended.summary["parameters_sha256"] == undisturbed.summary["parameters_sha256"]);
+}
+
 }  // namespace
 }  // namespace evenkeel::scenarios

@@ -37,6 +37,9 @@ struct ChiefOptions {
   std::vector<std::string> listed_workers;
   std::vector<std::int64_t> batch_sizes;  // batch_size_list, as listed_workers; empty: none given
   bool expects_evaluator = false;
+  // A server's room for staged updates, bytes; three find room whatever their size. In bsp without backup workers a
+  // step of more updates is summed as they come.
+  std::int64_t stage_bytes = std::int64_t{8} << 20;
   // Of earlier terms. The job goes on from the log's last commit where its servers still hold that, else from the
   // checkpoint.
   LogHistory history;

@@ -182,6 +182,7 @@ struct Ticket {
   bool bound = false;
   Version version;               // bound: compute on this version or a newer one
   std::int64_t deadline_ms = 0;  // bound: the holder is fenced after so long
+  bool offer = false;            // bound: stage with Stage.offered; servers ask for the payloads as they have room
   friend bool operator==(const Ticket&, const Ticket&) = default;
 };
 
@@ -190,6 +191,7 @@ struct Bind {
   UpdateId update;
   Version version;
   std::int64_t deadline_ms = 0;
+  bool offer = false;  // as in Ticket
   friend bool operator==(const Bind&, const Bind&) = default;
 };
 
@@ -282,6 +284,8 @@ struct Configure {
   Version checkpoint;              // restore: read this one; else commit 0 of the envelope's generation
   Version version;                 // what to publish
   bool measure_gradients = false;  // Applied tells their squared sums
+  // How many staged updates the server has room for; a set of more is summed as it comes. 0: for one of each worker.
+  std::uint32_t stage_slots = 0;
   friend bool operator==(const Configure&, const Configure&) = default;
 };
 
@@ -296,6 +300,7 @@ struct Prepare {
   OptimizerSpec optimizer;
   std::vector<ServerAddress> sources;  // in the order of the layout that rules
   bool measure_gradients = false;
+  std::uint32_t stage_slots = 0;
   friend bool operator==(const Prepare&, const Prepare&) = default;
 };
 
@@ -349,11 +354,13 @@ struct Members {
 };
 
 // Updates that are to commit together, in rank order; attempt + 1 replaces the set. Answered by Sealed as soon as the
-// server can apply exactly these without anybody's help.
+// server can apply exactly these without anybody's help. A set that is folded is summed in rank order while it comes: a
+// higher attempt of it begins anew, and all its updates are asked for once more.
 struct Seal {
   SetNumber set;
   std::uint32_t attempt = 0;
   std::vector<UpdateId> updates;
+  bool folded = false;
   friend bool operator==(const Seal&, const Seal&) = default;
 };
 
@@ -432,15 +439,16 @@ struct MembersAck {
   friend bool operator==(const MembersAck&, const MembersAck&) = default;
 };
 
-// An update is complete on this server, and stays so whatever becomes of its worker.
+// An update is complete on this server, and stays so whatever becomes of its worker, unless a folded set begins anew.
 struct Staged {
   UpdateId update;
   std::int64_t samples = 0;
   double loss_sum = 0;
   std::int64_t non_finite = 0;
   std::string non_finite_layer;
-  Version computed_on;         // the version that this server gave for it
-  std::uint64_t feedback = 0;  // see CommittedUpdate
+  Version computed_on;            // the version that this server gave for it
+  std::uint64_t feedback = 0;     // see CommittedUpdate
+  std::uint32_t set_attempt = 0;  // of the folded set that it stands in; else 0
   friend bool operator==(const Staged&, const Staged&) = default;
 };
 
@@ -504,15 +512,16 @@ struct Stage {
   Version computed_on;
   std::uint64_t feedback = 0;  // see CommittedUpdate
   std::int64_t mean_of = 0;  // with a payload: > 0: it is bfloat16, the mean over so many samples; 0: float32, the sum
+  bool offered = false;      // the payload comes when the server asks for it
   friend bool operator==(const Stage&, const Stage&) = default;
 };
 
-// Answers a closing Stage.
+// Answers a closing Stage, and asks for what was offered.
 struct StageAck {
   UpdateId update;
   std::uint32_t attempt = 0;
   bool complete = false;
-  std::vector<std::int32_t> missing;  // buckets to send again
+  std::vector<std::int32_t> missing;  // buckets whose payloads are to be sent, once more or at last
   friend bool operator==(const StageAck&, const StageAck&) = default;
 };
 

@@ -1,7 +1,7 @@
 // The decisions of a parameter server: which messages are obeyed, what is staged, sealed, applied and answered.
 //
 // Pure: reads no clock, starts no thread, does no I/O and sees no floats. Events and `now` go in; actions come out and
-// are to be carried out in the order given. Initialise, Restore, AllocateSlot, ComputeNorms, ApplyDecision,
+// are to be carried out in the order given. Initialise, Restore, AllocateSlot, FoldBucket, ComputeNorms, ApplyDecision,
 // StartSnapshot, FillPlace (but for what others send), AdoptPrepared and ServeFetch form one queue: each begins after
 // the one before it has ended and been reported. PreparePlace and DropPrepared are outside it.
 //
@@ -30,13 +30,11 @@
 #include "evenkeel/core/log.h"
 #include "evenkeel/protocol/layout.h"
 #include "evenkeel/protocol/messages.h"
+#include "evenkeel/ps/fold.h"
 #include "evenkeel/ps/held_pulls.h"
 #include "evenkeel/ps/set_index.h"
 
 namespace evenkeel::ps {
-
-// A place for one worker's staged update. Numbered from 0 within a configuration; reused.
-using StageSlot = StrongId<struct StageSlotTag, std::uint32_t>;
 
 // What this server holds.
 struct Place {
@@ -44,6 +42,7 @@ struct Place {
   ServerIndex server;
   OptimizerSpec optimizer;
   bool measure_gradients = false;
+  std::uint32_t stage_slots = 0;  // 0: one a worker
 };
 
 struct SendToChief {
@@ -106,6 +105,13 @@ struct ServeFetch {
   SessionId session;
   Fetch fetch;
 };
+// Add what lies in `slots` to slot 0, in this order. Answered by OnFolded.
+struct FoldBucket {
+  std::uint64_t configuration = 0;
+  FoldStep step;
+  std::int32_t positions = 0;  // of the set
+  absl::InlinedVector<StageSlot, 8> slots;
+};
 // Squared sums of blocks of the summed gradient. Answered by OnNorms.
 struct ComputeNorms {
   SetNumber set;
@@ -115,7 +121,8 @@ struct ComputeNorms {
 // Make and publish decision.version. Answered by OnApplied.
 struct ApplyDecision {
   Decision decision;
-  std::vector<StageSlot> slots;  // rank order
+  std::vector<StageSlot> slots;  // rank order; folded: the one that holds the sum
+  bool folded = false;
 };
 // Keep the version as it is now, write it aside. Answered by OnSnapshotWritten.
 struct StartSnapshot {
@@ -137,7 +144,7 @@ struct LogLine {
 };
 using Action = std::variant<SendToChief, SendToWorker, CloseWorker, RejoinChief, Initialise, Restore, AllocateSlot,
                             ComputeNorms, ApplyDecision, StartSnapshot, ServePull, Finish, LogLine, PreparePlace,
-                            FillPlace, DropPrepared, AdoptPrepared, ServeFetch>;
+                            FillPlace, DropPrepared, AdoptPrepared, ServeFetch, FoldBucket>;
 using Actions = std::vector<Action>;
 
 // Leave to write one stripe into a slot. While it is held, nothing else writes that stripe.
@@ -150,6 +157,7 @@ struct StageWrite {
   bool closing = false;
   SessionId session;
   std::int64_t mean_of = 0;  // as Stage's: the payload is to be expanded
+  std::uint32_t set_attempt = 0;
 };
 struct StageAnswer {
   std::optional<StageWrite> write;  // bring the payload there, then call EndStage
@@ -186,6 +194,7 @@ class Server {
 
   Actions OnConfigured(Version version, const absl::Status& status, TimePoint now);
   Actions OnSlotReady(StageSlot slot, const absl::Status& status, TimePoint now);
+  Actions OnFolded(std::uint64_t configuration, const FoldStep& step, TimePoint now);
   Actions OnNorms(SetNumber set, std::uint32_t attempt, std::vector<BlockNorm> norms, TimePoint now);
   // The pulls that wait for `version`, the one that is being applied, and are to be answered as it is made; they wait
   // no longer here.
@@ -218,10 +227,15 @@ class Server {
   const std::deque<Decision>& kept_decisions() const { return kept_; }
 
  private:
-  enum class BucketState : std::uint8_t { kMissing, kWriting, kReceived };
+  // Offered: the worker has it, and is asked for it (kAsked) once there is room.
+  enum class BucketState : std::uint8_t { kMissing, kOffered, kAsked, kWriting, kReceived };
   struct Staging {
     UpdateId update;
     std::uint32_t attempt = 0;
+    bool placed = false;  // in `slot`; else its set has not been ordered here yet
+    StageSlot slot;
+    std::int32_t position = -1;     // in a folded set
+    std::uint32_t set_attempt = 0;  // likewise
     std::vector<BucketState> buckets;
     int received = 0;          // of the non-empty stripes
     std::int64_t samples = 0;  // that the first message to say so says
@@ -232,8 +246,8 @@ class Server {
   };
   struct Worker {
     std::string name;
-    bool live = true;  // false: fenced, kept for its complete update's sake
-    std::optional<StageSlot> slot;
+    bool live = true;               // false: fenced, kept for its complete update's sake
+    std::optional<StageSlot> slot;  // its own, where it has one
     std::optional<Staging> staging;
     std::uint64_t next_sequence = 0;  // above every update that was staged, decided or dropped
   };
@@ -247,7 +261,9 @@ class Server {
     enum class State { kWaiting, kNorms, kAnswered };
     std::uint32_t attempt = 0;
     std::vector<UpdateId> updates;
-    std::size_t missing = 0;  // of them, that have not become complete here since it was ordered
+    bool folded = false;
+    std::vector<StageSlot> slots;  // by update, where workers have none of their own
+    std::size_t missing = 0;       // of them, that have not become complete here since it was ordered
     State state = State::kWaiting;
     std::vector<BlockNorm> norms;
   };
@@ -318,6 +334,9 @@ class Server {
   void Resend();
   void FlushMembersAcks();
   void Admit(const Member& member, std::vector<StageSlot>& new_slots);
+  bool SharesSlots() const { return place_.stage_slots > 0; }
+  // Of those that are shared, as many as there are workers for: adds the ones to wait for.
+  void GiveSharedSlots(std::vector<StageSlot>& new_slots);
   void Fence(Incarnation incarnation);
 
   // server_commit.cc
@@ -329,6 +348,12 @@ class Server {
   // Empty when the decision is what was sealed.
   std::string DifferenceFromSealed(const Decision& decision) const;
   void CheckSet(SetNumber number, SealSet& set);
+  // What is to be added up for the set, which is complete here.
+  std::vector<StageSlot> SlotsOf(const SealSet& set) const;
+  static std::vector<StageSlot> SharedSlots(const std::vector<UpdateId>& updates, const SealSet& former);
+  // Those of the set's updates that are here already get their room, in a folded set anew.
+  void PlaceStagings(SetNumber number, const SealSet& set);
+  void CompleteWhatHoldsNothing(const std::vector<UpdateId>& updates);
   void AnswerSeal(SetNumber number, const SealSet& set);
   void EraseFinishedSets(const std::vector<UpdateId>& finished);
   void ClearSets();
@@ -348,6 +373,13 @@ class Server {
   void ServeHeldPulls();
   void EraseSession(SessionId session);
   bool OpenStaging(SessionId session, Worker& worker, const Stage& stage);
+  void FindPlace(Staging& staging) const;
+  bool HasRoom(const Staging& staging, std::int32_t bucket) const;
+  void FoldWhatCame(std::int32_t bucket);
+  // For the payloads of what was offered and has room now: all buckets of all updates, or one of some.
+  void AskForOffered();
+  void AskForOffered(std::int32_t bucket, std::int32_t first, std::int32_t last);
+  void Ask(Worker& worker, std::vector<std::int32_t> buckets);
   bool SamplesAgree(SessionId session, Staging& staging, const Stage& stage);
   std::optional<StageWrite> Receive(SessionId session, Worker& worker, const Stage& stage);
   void TryComplete(Worker& worker);
@@ -411,6 +443,9 @@ class Server {
   std::map<SetNumber, SealSet> sets_;
   SetIndex sets_of_;
   std::deque<NormsInFlight> norms_in_flight_;
+  Fold fold_;
+  SetNumber folded_set_;     // that fold_ is of
+  bool said_folds_ = false;  // in this place
 
   // Decisions.
   Version published_;

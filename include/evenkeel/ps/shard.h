@@ -70,14 +70,19 @@ class Shard {
   // Squared sums, in double, of the sum in rank order of the slots' parameters: one a block, each within a stripe.
   std::vector<BlockNorm> Norms(std::span<const StageSlot> slots) const;
 
-  // Makes `decision.version` out of the newest one and publishes it. Slots in rank order. Never waits for readers.
-  // Returns, where place().measure_gradients, the squared sums of the slots' parameters in double, and last that of
-  // their sum: the same bits whatever the number of threads.
+  // Adds a bucket of `from`, in this order, to that of slot 0. Where place().measure_gradients, notes their squared
+  // sums as those of positions from `first` on, of `positions` in all, and where first is 1 also that of slot 0,
+  // position 0.
+  void FoldBucket(int bucket, std::int32_t first, std::int32_t positions, std::span<const StageSlot> from);
+
+  // Makes `decision.version` out of the newest one and publishes it. Slots in rank order; where `folded`, the one that
+  // holds the sum of all updates. Never waits for readers. Returns, where place().measure_gradients, the squared sums
+  // of the slots' parameters in double, and last that of their sum: the same bits whatever the number of threads.
   // `ready`, where given, is called for each bucket as soon as it is made, in the order in which a forward pass needs
   // them, the last one's first; never if the version cannot be held while it is written.
   using BucketReady = std::function<void(int bucket, const PinnedVersion& version)>;
   std::vector<double> Apply(const Decision& decision, std::span<const StageSlot> slots,
-                            const BucketReady& ready = nullptr);
+                            const BucketReady& ready = nullptr, bool folded = false);
 
   // The newest version, pinned, or copied when pinning it would leave Apply no buffer.
   PinnedVersion Newest() const;
@@ -143,7 +148,7 @@ class Shard {
   std::vector<OwnedTensorPart> parts_;
   std::vector<Piece> pieces_;
   std::vector<std::size_t> first_piece_;  // by bucket, and one past the last
-  std::vector<double> squares_;           // by piece, as ApplyPiece gives them; kept for the next Apply
+  std::vector<double> squares_;           // by piece, as ApplyPiece gives them; what FoldBucket notes stays for Apply
 
   std::shared_ptr<VersionPool> versions_;  // shared with the pins, which may outlive the shard
   Arena optimizer_arena_;

@@ -63,6 +63,7 @@ struct Scenario {
   std::vector<std::int64_t> tensor_floats;
   std::vector<std::int64_t> sample_us;  // what a sample costs each worker
   std::int64_t step_us = 0;             // what a step costs beside that
+  std::int64_t stage_bytes = 8 << 20;   // as ChiefOptions'
   std::int64_t delay_us = 0;            // usual delay of a message
   double slow_stages = 0;               // share of stages whose payload is still being copied for a while
   std::int64_t work_us = 800;           // what each piece of a server's work takes

@@ -193,6 +193,32 @@ TEST_CASE("a set from which an update was dropped is to be sealed anew", "[chief
   REQUIRE(!table.FirstComplete());
 }
 
+TEST_CASE("a folded set's updates are staged anew at each attempt, and only the first to come has a deadline",
+          "[chief]") {
+  UpdateTable table;
+  table.MarkFolded(SetNumber(1));
+  for (std::uint64_t i = 1; i <= 3; ++i) table.Bind(Update(i, 1, 10, 1));
+  table.BeginSeal(SetNumber(1), 1);
+  REQUIRE(table.NextDeadline() == kNever);
+  const auto at = [](std::int64_t seconds) { return TimePoint{std::chrono::seconds(seconds)}; };
+  REQUIRE(table.NextToCome(SetNumber(1))->share.update == Id(1));
+  table.SetDeadline(Id(1), at(10));
+  REQUIRE(table.NextToCome(SetNumber(1)) == nullptr);  // it has one
+  table.Stage(Id(2), 0, {});
+  REQUIRE(table.NextToCome(SetNumber(1)) == nullptr);
+  REQUIRE(table.Overdue(at(11)) == std::vector<UpdateId>{Id(1)});
+  table.Stage(Id(1), 0, {});
+  REQUIRE(table.NextToCome(SetNumber(1))->share.update == Id(3));
+  table.SetDeadline(Id(3), at(20));
+  table.Drop(Id(3));
+  table.BeginSeal(SetNumber(1), 1);
+  REQUIRE(table.Set(SetNumber(1)).incomplete == 2);
+  REQUIRE(table.NextDeadline() == kNever);
+  REQUIRE_FALSE(table.At(Id(1)).staged_everywhere());
+  table.Fence(Id(1), MembershipEpoch(2));
+  REQUIRE(table.NextToCome(SetNumber(1))->share.update == Id(2));
+}
+
 TEST_CASE("overdue is what is not staged everywhere at its deadline, and not a dead worker's", "[chief]") {
   UpdateTable table;
   for (std::uint64_t number = 1; number <= 4; ++number) {

@@ -75,7 +75,7 @@ class Conversation {
           std::holds_alternative<ApplyDecision>(action) || std::holds_alternative<StartSnapshot>(action) ||
           std::holds_alternative<PreparePlace>(action) || std::holds_alternative<FillPlace>(action) ||
           std::holds_alternative<DropPrepared>(action) || std::holds_alternative<AdoptPrepared>(action) ||
-          std::holds_alternative<ServeFetch>(action)) {
+          std::holds_alternative<ServeFetch>(action) || std::holds_alternative<FoldBucket>(action)) {
         memory.push_back(action);
       }
     }
@@ -89,6 +89,7 @@ class Conversation {
       if (auto* a = std::get_if<Initialise>(&action)) Take(server.OnConfigured(a->version, absl::OkStatus(), now));
       if (auto* a = std::get_if<Restore>(&action)) Take(server.OnConfigured(a->version, absl::OkStatus(), now));
       if (auto* a = std::get_if<AllocateSlot>(&action)) Take(server.OnSlotReady(a->slot, absl::OkStatus(), now));
+      if (auto* a = std::get_if<FoldBucket>(&action)) Take(server.OnFolded(a->configuration, a->step, now));
       if (auto* a = std::get_if<ComputeNorms>(&action)) Take(server.OnNorms(a->set, a->attempt, {{0, 2.5}}, now));
       if (auto* a = std::get_if<PreparePlace>(&action)) Take(server.OnPrepared(a->number, prepared, now));
       if (auto* a = std::get_if<FillPlace>(&action)) Take(server.OnFilled(a->number, filled, now));

@@ -45,10 +45,13 @@ TEST_CASE("an update's sets are found, ascending, until they are removed", "[ps]
   index.Add(SetNumber(3), {two});
   REQUIRE(index.Of(one) == std::vector<SetNumber>{SetNumber(5)});
   REQUIRE(index.Of(two) == std::vector<SetNumber>{SetNumber(3), SetNumber(5)});
+  REQUIRE(index.NewestOf(two)->set == SetNumber(5));
+  REQUIRE(index.NewestOf(two)->position == 1);
   index.Remove(SetNumber(5), {one, two});
   REQUIRE(index.Of(one).empty());
   REQUIRE(index.Of(two) == std::vector<SetNumber>{SetNumber(3)});
   index.Clear();
+  REQUIRE(!index.NewestOf(two));
   REQUIRE(index.Of(two).empty());
 }
 

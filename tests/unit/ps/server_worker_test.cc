@@ -55,6 +55,21 @@ TEST_CASE("a bucket whose bytes did not come is missing as before", "[ps]") {
   CHECK(c.ToChief<Staged>().size() == 1);
 }
 
+TEST_CASE("a bucket that broke off after its worker's next stream had brought it again is asked for", "[ps]") {
+  Conversation c;
+  c.SetUp();
+  const auto write = c.Begin(10, {.update = Update(10, 1), .bucket = 0});
+  REQUIRE(write);
+  c.WorkerSays(20, c.FromWorker(10), Hello{"worker:0"});
+  StageAnswer again =
+      c.server.BeginStage(SessionId(20), c.FromWorker(10), {.update = Update(10, 1), .bucket = 0}, 256, c.now);
+  CHECK_FALSE(again.write);  // it is being written
+  c.Take(std::move(again.actions));
+  c.Take(c.server.EndStage(*write, false, c.now));
+  REQUIRE(c.ToWorker<StageAck>(20).size() == 1);
+  CHECK(c.ToWorker<StageAck>(20)[0].missing == std::vector<std::int32_t>{0});
+}
+
 TEST_CASE("a mean on a 16-bit wire has half the bytes and the samples of its update", "[ps]") {
   Conversation c;
   c.SetUp();

@@ -57,6 +57,33 @@ TEST_CASE("buckets are handed on when they are made, the last one first, with th
   CHECK(SameBits(cluster.Flat(), whole.Flat()));
 }
 
+TEST_CASE("a sum that was folded bucket by bucket gives the bits and the squared sums of one that was not", "[ps]") {
+  for (std::uint32_t servers : {1u, 3u}) {
+    Cluster whole(servers, 1, AdamW(), true), folded(servers, 2, AdamW(), true);
+    for (std::uint64_t commit = 1; commit <= 3; ++commit) {
+      Decision decision{.version = At(commit), .samples = 30, .learning_rate = 0.01};
+      decision.updates.resize(3);
+      whole.Stage(commit);
+      folded.Stage(commit);
+      for (std::uint32_t s = 0; s < servers; ++s) {
+        const StageSlot slots[] = {StageSlot(0), StageSlot(1), StageSlot(2)};
+        const std::vector<double> expected = whole.shards[s]->Apply(decision, slots);
+        Shard& shard = *folded.shards[s];
+        for (int bucket = 0; bucket < static_cast<int>(folded.layout->buckets().size()); ++bucket) {
+          if (bucket % 2 == 0) {
+            shard.FoldBucket(bucket, 1, 3, std::span(slots).subspan(1));
+          } else {
+            shard.FoldBucket(bucket, 1, 3, std::span(slots).subspan(1, 1));
+            shard.FoldBucket(bucket, 2, 3, std::span(slots).subspan(2, 1));
+          }
+        }
+        CHECK(shard.Apply(decision, std::span(slots).first(1), nullptr, true) == expected);
+      }
+      CHECK(SameBits(whole.Flat(), folded.Flat()));
+    }
+  }
+}
+
 TEST_CASE("initial values are those of each tensor, and padding is zero", "[ps]") {
   Cluster cluster(2, 1);
   const std::vector<float> flat = cluster.Flat();
