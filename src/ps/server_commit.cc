@@ -117,12 +117,12 @@ std::vector<StageSlot> Server::SharedSlots(const std::vector<UpdateId>& updates,
 
 void Server::PlaceStagings(SetNumber number, const SealSet& set) {
   if (set.folded) {
-    // The sums of an earlier attempt hold what is to be left out.
     if (!std::exchange(said_folds_, true)) {
       Say(LogLevel::kInfo, absl::StrCat("sums the updates of a step as they come: ", set.updates.size(),
                                         " workers, room for ", place_.stage_slots));
     }
     folded_set_ = number;
+    // The sums of an earlier attempt hold what is to be left out.
     fold_.Begin(static_cast<std::int32_t>(set.updates.size()));
   }
   for (const UpdateId& update : set.updates) {

@@ -5,7 +5,7 @@ import signal
 import time
 
 import harness
-from harness import check
+from harness import check, sets
 
 ROWS = 480  # of the experiment's training set
 
@@ -17,10 +17,6 @@ def experiment(job, optimizer):
         "layers": [dense("a"), dense("b"), {"dense": {"units": 1}, "name": "y"}], "loss": {"type": "mse"}},
         "train": {"epochs": 2, "global_batch_size": 80, "seed": 1, "optimizer": optimizer,
                   "schedule": {"learning_rate": 0.001}}})
-
-
-def sets(**fields):
-    return [word for field, value in fields.items() for word in ("--set", f"{field.replace('__', '.')}={value}")]
 
 
 def check_replay(job, name):

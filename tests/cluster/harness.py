@@ -216,6 +216,11 @@ class Job:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def sets(**fields):
+    """--set words; "__" stands for the dot."""
+    return [word for field, value in fields.items() for word in ("--set", f"{field.replace('__', '.')}={value}")]
+
+
 def data_folder(*files):
     """The folder of EVENKEEL_DATA; skips where it or one of its files is absent."""
     folder = os.environ.get("EVENKEEL_DATA", "")

@@ -7,7 +7,7 @@ import struct
 import subprocess
 
 import harness
-from harness import Skipped, check
+from harness import Skipped, check, sets
 
 FASHION = "/usr/share/datasets/fashion-mnist"
 
@@ -29,10 +29,6 @@ def smooth_experiment(job):
     with open(out, "w") as file:
         file.write(text.replace('"relu"', '"tanh"'))
     return out
-
-
-def sets(**fields):
-    return [word for field, value in fields.items() for word in ("--set", f"{field.replace('__', '.')}={value}")]
 
 
 def parameters(job):

@@ -4,7 +4,7 @@ import os
 import shutil
 
 import harness
-from harness import Skipped, check
+from harness import Skipped, check, sets
 
 FASHION = "/usr/share/datasets/fashion-mnist"
 
@@ -17,10 +17,6 @@ def experiment(job, name):
     if not here:
         raise Skipped(f"the data of {name} are not here")
     return os.path.join(job.source, "configs", "experiments", f"{name}.json")
-
-
-def sets(**fields):
-    return [word for field, value in fields.items() for word in ("--set", f"{field.replace('__', '.')}={value}")]
 
 
 def replay(job, *arguments, code=0):
