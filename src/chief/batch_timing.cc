@@ -1,7 +1,8 @@
 // How long each worker's steps take, told to the batch controller, and how long it waits.
 //
-// A step counts from its binding until every server has all of its gradient: what the step takes of everybody's time
-// where all wait for all, and the worker's own rhythm where nobody does. Waiting for others is no part of it.
+// A step counts from its binding until every server has all of its gradient, or, where servers take it only as they
+// have room (a folded set), until its worker reports it: what the step takes of everybody's time where all wait for
+// all, and the worker's own rhythm where nobody does. Waiting for others is no part of it.
 #include <algorithm>
 #include <string>
 #include <vector>

@@ -34,6 +34,7 @@ inline constexpr char kOtherWorkers[] = "others";
 constexpr std::size_t kMaxSpareServers = 64;
 constexpr std::size_t kMemberEventsKept = 64;
 constexpr std::size_t kMaxComing = 64;
+constexpr std::size_t kDroppedKept = 1 << 14;
 
 struct ServerState {
   std::string name;  // "ps:0"
@@ -224,7 +225,7 @@ struct Chief::Impl {
   void OnApplied(ServerState& server, const Applied& applied);
   void OnStepReport(SessionId session, const StepReport& report);
   void ResolveFenced();
-  void DropUpdate(UpdateId id, const std::string& reason);
+  void DropUpdates(const std::vector<UpdateId>& ids, const std::string& reason);
   void ChooseWithBackups();
   void SendSeal(SetNumber number);
   void PaceFolded(SetNumber number);
@@ -393,6 +394,7 @@ struct Chief::Impl {
   // --- steps
   UpdateTable undecided;
   SetNumber last_set;
+  std::deque<UpdateId> dropped;  // the newest of this generation: a server whose stream broke has not heard of all
   std::uint64_t provisional_returns = 0;  // ledger returns() when the provisional plan was made
   std::vector<Incarnation> provisional_members;
   std::deque<Decision> unapplied;  // by at least one server

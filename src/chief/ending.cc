@@ -215,7 +215,7 @@ void Chief::Impl::BeginEnd(std::string status, std::string reason) {
   ReleaseProvisional();
   std::vector<UpdateId> open;
   for (const auto& [id, update] : undecided.updates()) open.push_back(id);
-  for (UpdateId id : open) DropUpdate(id, "the job ends");
+  DropUpdates(open, "the job ends");
   Say(absl::StrCat("training is over at ", ToString(version()), end_reason.empty() ? "" : ": ", end_reason));
 }
 

@@ -292,9 +292,12 @@ void Chief::Impl::ResumeWorkerSession(const WorkerState& worker) {
   Send(worker.session, Admitted{*worker.rank});
   if (worker.bound) {
     const UpdateState& update = undecided.At(*worker.bound);
-    const auto left = std::max<Duration>(update.deadline - now, Duration::zero());
-    Send(worker.session, Ticket{update.share.update, update.share.epoch, update.share.positions, true,
-                                Version{generation, update.bound_at}, left / std::chrono::milliseconds(1)});
+    const TimePoint deadline = undecided.DeadlineOf(update.share.update);
+    const Duration left = deadline == kNever ? TicketTime(worker, TotalSize(update.share.positions))
+                                             : std::max<Duration>(deadline - now, Duration::zero());
+    Send(worker.session,
+         Ticket{update.share.update, update.share.epoch, update.share.positions, true,
+                Version{generation, update.bound_at}, left / std::chrono::milliseconds(1), update.offer});
   }
   if (worker.provisional) {
     const Share& share = *worker.provisional;
@@ -514,7 +517,7 @@ void Chief::Impl::Fence(Incarnation incarnation, const std::string& reason, bool
   // Too few to go on: nothing commits until others have joined.
   std::vector<UpdateId> all;
   for (const auto& [id, update] : undecided.updates()) all.push_back(id);
-  for (UpdateId id : all) DropUpdate(id, "too few workers");
+  DropUpdates(all, "too few workers");
   Await(options.experiment.membership.join_timeout);
 }
 

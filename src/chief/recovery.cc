@@ -255,6 +255,7 @@ void Chief::Impl::RollBack(const std::string& reason) {
     });
   }
   undecided.Clear();
+  dropped.clear();
   provisional_members.clear();
   unapplied.clear();
   measured.clear();

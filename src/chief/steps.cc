@@ -95,33 +95,48 @@ void Chief::Impl::OnStepReport(SessionId session, const StepReport& report) {
 
 void Chief::Impl::ResolveFenced() {
   for (;;) {
+    // All that a set loses at a time is known together: each new order of a folded set costs all of it once more.
+    std::map<SetNumber, MembershipEpoch> newest;
+    for (const UpdateId& id : undecided.fenced()) {
+      const UpdateState& update = undecided.At(id);
+      newest[update.set] = std::max(newest[update.set], *update.fenced_in);
+    }
     std::vector<UpdateId> lost;
     for (const UpdateId& id : undecided.fenced()) {
       const UpdateState& update = undecided.At(id);
       if (update.staged_everywhere()) continue;
       const bool known = std::all_of(servers.begin(), servers.end(),
-                                     [&](const ServerState& s) { return s.acked >= *update.fenced_in; });
+                                     [&](const ServerState& s) { return s.acked >= newest.at(update.set); });
       if (known) lost.push_back(id);
     }
     if (lost.empty()) return;
     // Where their set was being summed, another dead worker's update in it is lost with them.
-    for (UpdateId id : lost) DropUpdate(id, "its worker was lost before every server had it");
+    DropUpdates(lost, "its worker was lost before every server had it");
   }
 }
 
-void Chief::Impl::DropUpdate(UpdateId id, const std::string& reason) {
-  if (undecided.Find(id) == nullptr) return;
-  const UpdateState update = undecided.Drop(id);
-  ++dropped_updates;
-  ledger->Return(update.share.epoch, update.share.positions);
-  SendToServers(Drop{{id}});
-  if (const WorkerState* worker = workers.Find(update.share.worker)) {
-    workers.Change(*worker, [](WorkerState& w) { w.bound.reset(); });
-    Send(worker->session, Outcome{id, false, {}});
+// Requires that they are undecided. What is left of each set is ordered once, however many it has lost.
+void Chief::Impl::DropUpdates(const std::vector<UpdateId>& ids, const std::string& reason) {
+  if (ids.empty()) return;
+  std::set<SetNumber> sets;
+  SendToServers(Drop{ids});
+  for (const UpdateId& id : ids) {
+    const UpdateState update = undecided.Drop(id);
+    ++dropped_updates;
+    ledger->Return(update.share.epoch, update.share.positions);
+    if (const WorkerState* worker = workers.Find(update.share.worker)) {
+      workers.Change(*worker, [](WorkerState& w) { w.bound.reset(); });
+      Send(worker->session, Outcome{id, false, {}});
+    }
+    Say(absl::StrCat("dropped ", ToString(id), " with ", TotalSize(update.share.positions), " samples: ", reason));
+    sets.insert(update.set);
+    dropped.push_back(id);
+    if (dropped.size() > kDroppedKept) dropped.pop_front();
   }
-  Say(absl::StrCat("dropped ", ToString(id), " with ", TotalSize(update.share.positions), " samples: ", reason));
-  const auto set = undecided.sets().find(update.set);
-  if (set != undecided.sets().end() && set->second.seal_sent) SendSeal(update.set);
+  for (const SetNumber number : sets) {
+    const auto set = undecided.sets().find(number);
+    if (set != undecided.sets().end() && set->second.seal_sent) SendSeal(number);
+  }
 }
 
 // --- sealing --------------------------------------------------------------------------------------------------------
@@ -166,10 +181,8 @@ void Chief::Impl::ChooseWithBackups() {
   for (UpdateId id : set.updates) {
     if (!undecided.At(id).staged_everywhere()) late.push_back(id);
   }
-  for (UpdateId id : late) {
-    TimeDropped(undecided.At(id));
-    DropUpdate(id, "the step went on without it (backup workers)");
-  }
+  for (UpdateId id : late) TimeDropped(undecided.At(id));
+  DropUpdates(late, "the step went on without it (backup workers)");
   SendSeal(number);
 }
 
@@ -347,6 +360,7 @@ void Chief::Impl::BindShare(const WorkerState& worker, Share share, SetNumber nu
   update.rank = *worker.rank;
   update.set = number;
   update.bound_at = commit;
+  update.offer = offer;
   update.deadline = now + time;
   update.staged.resize(servers.size());
   workers.Change(worker, [&share](WorkerState& w) { w.bound = share.update; });

@@ -28,7 +28,9 @@ void UpdateTable::Stage(const UpdateId& id, std::size_t server, Staged staged) {
   place = std::move(staged);
   if (!fresh) return;
   ++update.staged_count;
-  if (update.staged_everywhere()) --sets_.at(update.set).incomplete;
+  if (!update.staged_everywhere()) return;
+  --sets_.at(update.set).incomplete;
+  deadlines_.Set(id, kNever);
 }
 
 void UpdateTable::Fence(const UpdateId& id, MembershipEpoch epoch) {
@@ -125,10 +127,11 @@ std::optional<SetNumber> UpdateTable::FirstComplete() const {
   return *complete;
 }
 
-std::vector<UpdateId> UpdateTable::Overdue(TimePoint now) const {
-  std::vector<UpdateId> overdue = deadlines_.Due(now);
-  std::erase_if(overdue, [this](const UpdateId& id) { return updates_.at(id).staged_everywhere(); });
-  return overdue;
+void UpdateTable::ShiftDeadlines(Duration by) {
+  deadlines_.ShiftAll(by);
+  for (auto& [id, update] : updates_) {
+    if (update.deadline != kNever) update.deadline += by;
+  }
 }
 
 }  // namespace evenkeel

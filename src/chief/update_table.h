@@ -22,7 +22,7 @@ namespace evenkeel {
 // What an update's step takes of time. Decides nothing of the update itself.
 struct UpdateTiming {
   TimePoint bound_since{};
-  std::optional<TimePoint> staged_since;  // on every server
+  std::optional<TimePoint> staged_since;  // on every server; folded: as reported
   double idle_seconds = 0;                // of its worker, before it
   double predicted_seconds = 0;           // 0: was not
   double compute_seconds = 0;             // as reported; 0: not yet
@@ -36,6 +36,7 @@ struct UpdateState {
   Rank rank;
   SetNumber set;
   CommitNumber bound_at;
+  bool offer = false;  // as in its ticket
   TimePoint deadline = kNever;
   std::vector<std::optional<Staged>> staged;  // by server
   std::size_t staged_count = 0;               // of them
@@ -91,6 +92,8 @@ class UpdateTable {
   // Of a folded set, the first update in its order that is neither staged everywhere nor fenced, where it has no
   // deadline yet: all after it may wait for it.
   const UpdateState* NextToCome(SetNumber number);
+  // kNever: its worker has done its part, or may have to wait for others first.
+  TimePoint DeadlineOf(const UpdateId& id) const { return deadlines_.Of(id); }
   void SetDeadline(const UpdateId& id, TimePoint deadline) { deadlines_.Set(id, deadline); }
   void Seal(SetNumber number, std::size_t server, std::vector<BlockNorm> norms);
   // Takes it and its updates, in its order, out of the table.
@@ -101,9 +104,9 @@ class UpdateTable {
   // --- time
   // Of all updates but those fenced.
   TimePoint NextDeadline() const { return deadlines_.Next(); }
-  void ShiftDeadlines(Duration by) { deadlines_.ShiftAll(by); }
-  // Past their deadline and not staged everywhere, ascending.
-  std::vector<UpdateId> Overdue(TimePoint now) const;
+  void ShiftDeadlines(Duration by);
+  // Past their deadline, ascending: none that is staged everywhere.
+  std::vector<UpdateId> Overdue(TimePoint now) const { return deadlines_.Due(now); }
   // Of dead workers, ascending.
   const std::set<UpdateId>& fenced() const { return fenced_; }
 

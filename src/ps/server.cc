@@ -130,6 +130,7 @@ Actions Server::OnNorms(SetNumber set, std::uint32_t attempt, std::vector<BlockN
     AnswerSeal(set, it->second);
   }
   ReadersDone(flight.slots);
+  AskForOffered();  // where the set began anew meanwhile
   return Take(now);
 }
 
@@ -205,13 +206,16 @@ std::optional<StageSlot> Server::GiveSlot(Incarnation owner) {
 void Server::GiveSharedSlots(std::vector<StageSlot>& new_slots) {
   const auto live = static_cast<std::size_t>(
       std::count_if(workers_.begin(), workers_.end(), [](const auto& entry) { return entry.second.live; }));
-  const std::size_t wanted = std::min<std::size_t>(live, place_.stage_slots);
+  AllocateSharedSlots(std::min<std::size_t>(live, place_.stage_slots));
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!slots_[i].ready) new_slots.push_back(StageSlot(static_cast<std::uint32_t>(i)));
+  }
+}
+
+void Server::AllocateSharedSlots(std::size_t wanted) {
   while (slots_.size() < wanted) {
     actions_.push_back(AllocateSlot{StageSlot(static_cast<std::uint32_t>(slots_.size()))});
     slots_.emplace_back();
-  }
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (!slots_[i].ready) new_slots.push_back(StageSlot(static_cast<std::uint32_t>(i)));
   }
 }
 

@@ -32,6 +32,11 @@ void Server::OnSeal(const Seal& seal) {
   }
   auto it = sets_.find(seal.set);
   if (it == sets_.end()) {
+    if (SharesSlots() && !sets_.empty()) {
+      Fail(absl::InternalError(absl::StrCat("[ps] set ", seal.set.value(), " was ordered while set ",
+                                            sets_.begin()->first.value(), ", whose room it takes, is undecided")));
+      return;
+    }
     if (sets_.size() >= options_.max_sets) {
       RefuseChief(RefuseReason::kRetry, absl::StrCat("holds ", sets_.size(), " undecided sets already"));
       return;
@@ -54,7 +59,10 @@ void Server::OnSeal(const Seal& seal) {
   SealSet set{.attempt = seal.attempt, .updates = seal.updates, .folded = seal.folded};
   if (SharesSlots() && !seal.folded) set.slots = SharedSlots(seal.updates, it->second);
   it->second = std::move(set);
-  if (SharesSlots()) PlaceStagings(seal.set, it->second);
+  if (SharesSlots()) {
+    AllocateSharedSlots(SlotsFor(it->second));
+    PlaceStagings(seal.set, it->second);
+  }
   it->second.missing = static_cast<std::size_t>(std::count_if(
       seal.updates.begin(), seal.updates.end(), [this](const UpdateId& u) { return FindComplete(u) == nullptr; }));
   if (SharesSlots()) CompleteWhatHoldsNothing(seal.updates);
@@ -113,6 +121,12 @@ std::vector<StageSlot> Server::SharedSlots(const std::vector<UpdateId>& updates,
     slots.push_back(slot ? *slot : StageSlot(next++));
   }
   return slots;
+}
+
+// Shared ones, whoever is a member by now.
+std::size_t Server::SlotsFor(const SealSet& set) const {
+  if (set.folded) return std::min<std::size_t>(set.updates.size(), place_.stage_slots);
+  return std::max_element(set.slots.begin(), set.slots.end())->value() + std::size_t{1};
 }
 
 void Server::PlaceStagings(SetNumber number, const SealSet& set) {
@@ -263,6 +277,7 @@ void Server::AcceptDecision(const Decision& decision) {
   sets_.erase(set);
   if (folded) fold_.Begin(0);
   EraseFinishedSets(updates);
+  for (const UpdateId& update : updates) MaybeReleaseSlot(update.incarnation);
   actions_.push_back(ApplyDecision{decision, flight.slots, folded});
   applying_.push_back(std::move(flight));
   auto pending = future_snapshots_.find(decided_);

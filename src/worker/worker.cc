@@ -170,7 +170,9 @@ void Worker::OnServerMessage(int server, Message message, const PayloadIn& paylo
   }
   MutexLock lock(mutex_);
   if (auto* ack = std::get_if<StageAck>(&message.body)) {
-    if (ack->update == staging_.update && !ack->complete) missing_.emplace_back(server, std::move(ack->missing));
+    if (ack->update == staging_.update && !ack->complete) {
+      for (const std::int32_t bucket : ack->missing) missing_.emplace_back(server, bucket);
+    }
   } else if (auto* refuse = std::get_if<Refuse>(&message.body)) {
     if (refuse->reason == RefuseReason::kRetry) {
       // A pull that came too early, or a stage whose slot is not free yet.

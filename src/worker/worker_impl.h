@@ -182,7 +182,7 @@ class Worker {
   bool rest_in_doubt_ ABSL_GUARDED_BY(mutex_) = false;  // what rounding took from the update that rest_of_ names
   // When to stage everything once more, by server: at once on a fresh stream, after a pause when it said retry.
   std::vector<TimePoint> restage_at_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::pair<int, std::vector<std::int32_t>>> missing_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::pair<int, std::int32_t>> missing_ ABSL_GUARDED_BY(mutex_);  // server, bucket: as they asked
   std::uint64_t pull_request_ ABSL_GUARDED_BY(mutex_) = 0;
   TimePoint pull_began_ ABSL_GUARDED_BY(mutex_);
   std::vector<bool> pulled_ ABSL_GUARDED_BY(mutex_);             // by server, for pull_request_

@@ -1,5 +1,6 @@
 // A step: pull the version, compute, stage on every server, learn what became of it.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -243,7 +244,7 @@ void Worker::StageFinished(const Ticket& ticket, std::int64_t samples) {
 
 // What servers had no room for when it was offered, or lost. They ask for nothing that is not finished.
 void Worker::StageWhatIsAskedFor() {
-  std::vector<std::pair<int, std::vector<std::int32_t>>> missing;
+  std::vector<std::pair<int, std::int32_t>> missing;
   UpdateId update;
   std::int64_t samples = 0;
   {
@@ -253,8 +254,9 @@ void Worker::StageWhatIsAskedFor() {
     update = staging_.update;
     samples = staging_.samples;
   }
-  for (const auto& [server, buckets] : missing) {
-    for (std::int32_t bucket : buckets) StageBucket(update, samples, bucket, server, /*offer=*/false);
+  std::set<std::pair<int, std::int32_t>> sent;  // a server may have asked anew meanwhile
+  for (const auto& [server, bucket] : missing) {
+    if (sent.emplace(server, bucket).second) StageBucket(update, samples, bucket, server, /*offer=*/false);
   }
 }
 

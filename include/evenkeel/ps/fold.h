@@ -5,7 +5,7 @@
 //   slot 0 is where position 0 lies, and what is summed onto it
 //   p >= slots may be written once position p - (slots - 1), which had its slot before, is in the sum
 //
-// A set of no more updates than there are slots is not folded: each lies in a slot of its own.
+// A set that began with no more updates than there are slots is not folded: each lies in a slot of its own.
 // Threading: none; one caller at a time.
 // Memory:    a byte for each slot and bucket, and for each position and bucket.
 #pragma once

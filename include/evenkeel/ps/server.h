@@ -9,8 +9,7 @@
 // Time:      always passed in.
 // Limits:    ServerOptions. What is over a limit is refused with kRetry.
 // Errors:    a contradiction (a decision that differs from the sealed set, a broken hash chain) gives Finish with a
-// status
-//            that names the difference; after Finish no event has any effect.
+//            status that names the difference; after Finish no event has any effect.
 #pragma once
 
 #include <cstdint>
@@ -337,6 +336,7 @@ class Server {
   bool SharesSlots() const { return place_.stage_slots > 0; }
   // Of those that are shared, as many as there are workers for: adds the ones to wait for.
   void GiveSharedSlots(std::vector<StageSlot>& new_slots);
+  void AllocateSharedSlots(std::size_t wanted);
   void Fence(Incarnation incarnation);
 
   // server_commit.cc
@@ -351,6 +351,7 @@ class Server {
   // What is to be added up for the set, which is complete here.
   std::vector<StageSlot> SlotsOf(const SealSet& set) const;
   static std::vector<StageSlot> SharedSlots(const std::vector<UpdateId>& updates, const SealSet& former);
+  std::size_t SlotsFor(const SealSet& set) const;
   // Those of the set's updates that are here already get their room, in a folded set anew.
   void PlaceStagings(SetNumber number, const SealSet& set);
   void CompleteWhatHoldsNothing(const std::vector<UpdateId>& updates);

@@ -310,6 +310,63 @@ TEST_CASE("below workers_min nothing commits, and the job goes on when others co
   CheckEveryPositionOnce(cluster, 6000, 1);
 }
 
+TEST_CASE("a server that was away is told what was dropped meanwhile, before the next set is ordered", "[chief]") {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    INFO("seed " << seed);
+    FakeClusterOptions options;
+    options.workers = 2;
+    options.samples = 4000;
+    options.seed = seed;
+    options.overrides = "membership.workers_min=2 membership.lease_ms=6000 membership.renew_ms=500";
+    FakeCluster cluster(options);
+    cluster.RunUntil([&] { return cluster.commits().size() >= 10; });
+    cluster.KillWorker(0);
+    const auto fenced = [&] {
+      return std::any_of(cluster.lines().begin(), cluster.lines().end(),
+                         [](const std::string& line) { return absl::StrContains(line, "worker:0 is fenced"); });
+    };
+    // As late as may be, so that the server's own lease outlives its absence.
+    const TimePoint cut = cluster.now() + std::chrono::seconds(4);
+    cluster.RunUntil([&] { return cluster.now() >= cut; });
+    cluster.CutServer(1);
+    cluster.RunUntil(fenced);
+    REQUIRE(fenced());
+    cluster.StartWorker("worker:2");
+    const TimePoint back = cluster.now() + std::chrono::seconds(1);
+    cluster.RunUntil([&] { return cluster.now() >= back; });
+    cluster.ReconnectServer(1);
+    REQUIRE(cluster.Run());
+    REQUIRE(cluster.end()->status.ok());
+    REQUIRE(cluster.rollbacks() == 0);
+    CheckEveryPositionOnce(cluster, options.samples, 1);
+    std::size_t dropped = 0;
+    for (const Message& message : cluster.sent_to(1)) {
+      const auto* outcome = std::get_if<Outcome>(&message.body);
+      if (outcome == nullptr || outcome->committed) continue;
+      ++dropped;
+      CHECK(cluster.ServerHeardOfDrop(0, outcome->update));
+      CHECK(cluster.ServerHeardOfDrop(1, outcome->update));
+    }
+    REQUIRE(dropped > 0);
+  }
+}
+
+TEST_CASE("a step that loses several workers at once is ordered once more, not once for each", "[chief]") {
+  FakeClusterOptions options;
+  options.workers = 6;
+  options.samples = 4000;
+  options.overrides = "membership.lease_ms=2000 membership.renew_ms=500";
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() >= 10; });
+  for (const int lost : {0, 2, 5}) cluster.KillWorker(lost);
+  REQUIRE(cluster.Run());
+  std::uint32_t most = 0;
+  for (const CommitRecord& record : cluster.commits()) most = std::max(most, record.decision.attempt);
+  REQUIRE(most == 1);
+  REQUIRE(cluster.end()->summary.dropped_updates >= 2);
+  CheckEveryPositionOnce(cluster, options.samples, 1);
+}
+
 TEST_CASE("messages of another job, of another experiment and of nobody are refused by name", "[chief]") {
   FakeClusterOptions options;
   options.samples = 100000;

@@ -65,6 +65,29 @@ void FakeCluster::StartServer(int index) {
   join.index = index;
   join.nonce = 100000 + server.session.value();
   join.address = absl::StrCat("host:", index);
+  servers_[static_cast<std::size_t>(index)].nonce = join.nonce;
+  to_chief_[server.session].push_back(FromServer(index, std::move(join)));
+}
+
+void FakeCluster::CutServer(int index) {
+  Server& server = servers_[static_cast<std::size_t>(index)];
+  to_chief_.erase(server.session);
+  from_chief_.erase(server.session);
+  server.cut = true;
+}
+
+void FakeCluster::ReconnectServer(int index) {
+  Server& server = servers_[static_cast<std::size_t>(index)];
+  server.cut = false;
+  server.session = last_session_ = last_session_.Next();
+  Join join;
+  join.role = Role::kPs;
+  join.name = absl::StrCat("ps:", index);
+  join.index = index;
+  join.nonce = server.nonce;
+  join.address = absl::StrCat("host:", index);
+  join.holding.decided = server.version;
+  join.holding.applied = server.version.commit;
   to_chief_[server.session].push_back(FromServer(index, std::move(join)));
 }
 
@@ -443,7 +466,7 @@ void FakeCluster::StepOnce() {
   }
   for (std::size_t i = 0; i < servers_.size(); ++i) {
     auto& queue = from_chief_[servers_[i].session];
-    if (queue.empty() || !servers_[i].alive) continue;
+    if (queue.empty() || !servers_[i].alive || servers_[i].cut) continue;
     moves.push_back([this, i, &queue] {
       Message message = std::move(queue.front());
       queue.pop_front();
@@ -463,6 +486,7 @@ void FakeCluster::StepOnce() {
     for (std::size_t s = 0; s < servers_.size(); ++s) {
       // A server answers "retry" to a worker that it does not know yet.
       if (workers_[i].to_server[s].empty() || !servers_[s].known.contains(workers_[i].incarnation)) continue;
+      if (servers_[s].cut) continue;
       moves.push_back([this, i, s] {
         StageMessage stage = workers_[i].to_server[s].front();
         workers_[i].to_server[s].pop_front();
@@ -492,6 +516,7 @@ void FakeCluster::StepOnce() {
   }
   for (std::size_t i = 0; i < servers_.size(); ++i) {
     if (!servers_[i].alive || servers_[i].incarnation == Incarnation{} || servers_[i].next_renew > now_) continue;
+    if (servers_[i].cut) continue;
     servers_[i].next_renew = now_ + std::chrono::seconds(1);
     to_chief_[servers_[i].session].push_back(FromServer(static_cast<int>(i), Renew{.state = "serving"}));
   }

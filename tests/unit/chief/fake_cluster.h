@@ -42,7 +42,13 @@ class FakeCluster {
   void KillWorker(int index);                // silently: its lease must find out
   void PauseWorker(int index, bool paused);  // takes and sends nothing
   void LeaveWorker(int index);
-  void KillServer(int index);        // silently: its lease must find out
+  void KillServer(int index);  // silently: its lease must find out
+  // Its stream to the chief breaks, and nothing reaches or leaves it; then it comes back on a new one.
+  void CutServer(int index);
+  void ReconnectServer(int index);
+  bool ServerHeardOfDrop(int index, UpdateId update) const {
+    return servers_.at(static_cast<std::size_t>(index)).dropped.contains(update);
+  }
   void StartServer(int index);       // a new process under the same name, or one more
   void AskServerToLeave(int index);  // SIGTERM
   // Of a server that prepares for a layout to come; "": it is ready.
@@ -122,6 +128,8 @@ class FakeCluster {
     std::optional<Prepare> prepared;
     std::optional<Version> filled;
     bool released = false;
+    bool cut = false;
+    std::uint64_t nonce = 0;
     bool measures = false;
   };
   struct StageMessage {

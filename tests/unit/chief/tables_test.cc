@@ -228,9 +228,16 @@ TEST_CASE("overdue is what is not staged everywhere at its deadline, and not a d
   table.Stage(Id(4), 0, {});
   table.Fence(Id(3), MembershipEpoch(2));
   REQUIRE(table.fenced() == std::set<UpdateId>{Id(3)});
-  REQUIRE(table.NextDeadline() == At(6));
+  REQUIRE(table.NextDeadline() == At(8));
   REQUIRE(table.Overdue(At(8)) == std::vector<UpdateId>{Id(2)});
   REQUIRE(table.Overdue(At(9)) == std::vector<UpdateId>{Id(1), Id(2)});
+  // Whoever has done its part has no deadline any more, and nobody looks at one.
+  table.Stage(Id(2), 0, {});
+  REQUIRE(table.NextDeadline() == At(9));
+  REQUIRE(table.DeadlineOf(Id(2)) == kNever);
+  table.ShiftDeadlines(std::chrono::seconds(2));
+  REQUIRE(table.NextDeadline() == At(11));
+  REQUIRE(table.At(Id(1)).deadline == At(11));
   table.Drop(Id(3));
   REQUIRE(table.fenced().empty());
   table.Clear();

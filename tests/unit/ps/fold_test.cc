@@ -96,15 +96,17 @@ TEST_CASE("whatever comes when, each bucket is summed in the set's order, and no
 
 // Five workers, 10 to 14, and a server with room for three of their updates.
 struct FiveWorkers : Conversation {
-  FiveWorkers() {
+  // `members` of them are named to the server.
+  explicit FiveWorkers(std::uint64_t members_named = 5, const OptimizerSpec& optimizer = {}) {
     Chief(Welcome{.incarnation = Incarnation(1), .job_id = kJob, .renew_ms = 1000});
     Configure configure{.server = ServerIndex(0), .servers = 1, .tensors = SmallModel(), .bucket_bytes = 4 << 20};
     configure.version = At(0);
     configure.stage_slots = 3;
+    configure.optimizer = optimizer;
     Chief(configure);
     Members members{MembershipEpoch(2), true, {}, {}};
     for (std::uint64_t w = 10; w < 15; ++w) {
-      members.admitted.push_back({Incarnation(w), absl::StrCat("worker:", w - 10)});
+      if (w < 10 + members_named) members.admitted.push_back({Incarnation(w), absl::StrCat("worker:", w - 10)});
       updates.push_back(Update(w, 1));
     }
     Chief(members);
@@ -212,6 +214,67 @@ TEST_CASE("a set that finds room is not folded: each update lies in a place of i
   REQUIRE(job.Done<ApplyDecision>().size() == 1);
   CHECK(job.Done<ApplyDecision>()[0].slots == std::vector<StageSlot>{StageSlot(1), StageSlot(2)});
   CHECK_FALSE(job.Done<ApplyDecision>()[0].folded);
+}
+
+TEST_CASE("there is room for a set whoever is a member by the time it is ordered", "[ps]") {
+  FiveWorkers job(1);
+  CHECK(job.Done<AllocateSlot>().size() == 1);
+  // worker:1 has left before this server heard of it.
+  job.Chief(Seal{SetNumber(1), 0, {Update(11, 1), Update(10, 1)}});
+  CHECK(job.Done<AllocateSlot>().size() == 2);
+  job.Chief(Drop{{Update(11, 1)}});
+  job.Chief(Seal{SetNumber(1), 1, {Update(10, 1)}});
+  CHECK(job.Send(10));
+  job.Close(10, Update(10, 1));
+  CHECK(job.ToChief<Sealed>().size() == 1);
+  FiveWorkers folds(1);
+  folds.Chief(Seal{SetNumber(1), 0, folds.updates, true});
+  CHECK(folds.Done<AllocateSlot>().size() == 3);
+}
+
+TEST_CASE("a set that is ordered while another has the room ends the server", "[ps]") {
+  for (const bool folded : {false, true}) {
+    FiveWorkers job;
+    const std::vector<UpdateId> two(job.updates.begin(), job.updates.begin() + 2);
+    const std::vector<UpdateId> others(job.updates.begin() + 2, job.updates.begin() + 4);
+    job.Chief(Seal{SetNumber(1), 0, folded ? job.updates : two, folded});
+    job.Send(11);
+    FiveWorkers gave_up = job;
+    gave_up.Chief(Drop{folded ? job.updates : two});
+    gave_up.Chief(Seal{SetNumber(2), 0, others});
+    CHECK_FALSE(gave_up.finished);
+    job.Chief(Seal{SetNumber(2), 0, others});
+    REQUIRE(job.finished);
+    CHECK(job.finished->code() == absl::StatusCode::kInternal);
+  }
+}
+
+TEST_CASE("who waits for room that norms are computed from is asked once they are done", "[ps]") {
+  OptimizerSpec clipped;
+  clipped.clip_norm = 1;
+  FiveWorkers job(5, clipped);
+  job.Chief(Seal{SetNumber(1), 0, job.updates, true});
+  for (std::uint64_t w : {10, 11, 12, 13}) {
+    job.Send(w);
+    job.Close(w, Update(w, 1));
+  }
+  job.Close(14, Update(14, 1));
+  job.hold_memory = true;
+  job.Send(14);
+  REQUIRE(job.memory.size() == 1);
+  const auto fold = std::get<FoldBucket>(job.memory.front());
+  job.memory.clear();
+  job.Take(job.server.OnFolded(fold.configuration, fold.step, job.now));
+  REQUIRE(job.memory.size() == 1);
+  REQUIRE(std::holds_alternative<ComputeNorms>(job.memory.front()));
+  job.Forget();
+  job.Chief(Members{MembershipEpoch(3), false, {}, {Incarnation(14)}});
+  job.Chief(Drop{{Update(14, 1)}});
+  job.Chief(Seal{SetNumber(1), 1, {job.updates.begin(), job.updates.begin() + 4}, true});
+  CHECK_FALSE(job.Asked(10));
+  job.hold_memory = false;
+  job.DoMemory();
+  CHECK(job.Asked(10));
 }
 
 TEST_CASE("what a server with shared room cannot obey is refused", "[ps]") {
