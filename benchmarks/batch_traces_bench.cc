@@ -7,8 +7,7 @@
 // - Alibaba PAI 2020, mini-batch times of 10 workers of a job, by iteration. As they are, and as a large cluster: each
 //   machine repeats one of the ten from an iteration of its own. The traces have one batch size; at another the time is
 //   taken to be a tenth fixed, the rest in proportion.
-// - Gavel (OSDI '20), throughputs of ResNet-50 at several batch sizes on K80, P100 and V100: a third of the machines
-// each,
+// - Gavel (OSDI '20), throughputs of ResNet-50 at several batch sizes on K80, P100 and V100: as many machines of each,
 //   and 5% of noise a step. Between the measured sizes the time of a step is interpolated.
 #include <zlib.h>
 
