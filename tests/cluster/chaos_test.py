@@ -3,7 +3,8 @@ event every one to three seconds. The job has to finish, each epoch's samples ha
 nothing may be left running.
 
 As a test it runs a short while in each sync mode. By hand: chaos_test.py --bin DIR --source DIR --seconds 120 [--mode bsp]
-[--seed N] [--chief-kills 2] [--server-kills 2] [--server-moves 3].
+[--seed N] [--chief-kills 2] [--server-kills 2] [--server-moves 3] [--set FIELD=VALUE]. A model of a million parameters and more
+makes the servers sum steps as they come: --set model.layers=...
 """
 import argparse
 import collections
@@ -38,7 +39,7 @@ class Chaos:
         self.settings = [f"train.epochs={options.epochs}", f"membership.lease_ms={int(LEASE_SECONDS * 1000)}",
                          "membership.renew_ms=300", "membership.workers_min=1", "membership.workers_max=6",
                          "checkpoint.every_seconds=5", "checkpoint.keep_every=1",
-                         "membership.ps_timeout_ms=60000", f"membership.chief_timeout_ms={1000 * CHIEF_TIMEOUT}", *MODES[options.mode]]
+                         "membership.ps_timeout_ms=60000", f"membership.chief_timeout_ms={1000 * CHIEF_TIMEOUT}", *MODES[options.mode], *options.set]
         self.processes = {}
         self.restart_at = {}
         self.events = collections.Counter()
@@ -261,7 +262,7 @@ class Chaos:
 
 
 def play(job, **changes):
-    settings = dict(seconds=8, epochs=6, mode="bsp", seed=1, ps=2, workers=4, chief_kills=0, server_kills=0, server_moves=0, patience=240)
+    settings = dict(seconds=8, epochs=6, mode="bsp", seed=1, ps=2, workers=4, chief_kills=0, server_kills=0, server_moves=0, patience=240, set=[])
     options = argparse.Namespace(**{**settings, **changes})
     print(f"  {options.mode}, seed {options.seed}, {options.seconds} s", flush=True)
     network = make_network(options.workers)
@@ -301,6 +302,7 @@ def by_hand():
     parser.add_argument("--chief-kills", type=int, default=0)
     parser.add_argument("--server-kills", type=int, default=0)
     parser.add_argument("--server-moves", type=int, default=0, help="so often a server leaves, comes back and takes part")
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="further fields of the experiment")
     options = parser.parse_args()
     for mode in options.mode or MODES:
         job = harness.Job(options)
