@@ -48,7 +48,8 @@ class Bench:
 
     def status(self):
         answer = subprocess.run([os.path.join(self.options.bin, "evenkeel"), "status", "--chief", self.chief, "--json"],
-                                capture_output=True, text=True, check=True)
+                                capture_output=True, text=True)
+        harness.check(answer.returncode == 0, f"status: {answer.returncode}, {answer.stderr}{self.job.logs()}")
         return json.loads(answer.stdout)
 
     def await_training(self, workers):

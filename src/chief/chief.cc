@@ -310,6 +310,9 @@ void Chief::Impl::Dispatch(SessionId session, Message& message) {
     if (auto* prepared = std::get_if<Prepared>(&message.body)) return OnPrepared(*server, *prepared);
     if (auto* filled = std::get_if<Filled>(&message.body)) return OnFilled(*server, *filled);
     if (auto* leave = std::get_if<Leave>(&message.body)) return OnServerLeave(*server, *leave);
+    if (const auto* refuse = std::get_if<Refuse>(&message.body)) {
+      return Say(absl::StrCat("refused (", ToString(refuse->reason), "): ", refuse->message), LogLevel::kWarning);
+    }
     if (!InLayout(*server)) return;  // of the time when it was
     if (auto* configured = std::get_if<Configured>(&message.body)) {
       return OnConfigured(*server, message.envelope, *configured);

@@ -137,7 +137,7 @@ void Chief::Impl::BringUpServer(ServerState& server) {
   }
   if (!server.configured && continuing) Send(server.session, Continue{version()});
   // After the decisions: what they are of has the room that the next sets take, as has what was dropped.
-  if (!dropped.empty()) Send(server.session, Drop{{dropped.begin(), dropped.end()}});
+  if (server.configured && !dropped.empty()) Send(server.session, Drop{{dropped.begin(), dropped.end()}});
   for (const auto& [number, set] : undecided.sets()) {
     if (set.seal_sent) Send(server.session, Seal{number, set.attempt, set.updates, set.folded});
   }

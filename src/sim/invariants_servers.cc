@@ -30,6 +30,10 @@ void Invariants::ServerSends(std::uint32_t server, const Message& message) {
     sealed_[server].insert({envelope.term, sealed->set, sealed->attempt});
   } else if (const auto* ack = std::get_if<MembersAck>(&message.body)) {
     state.acknowledged = std::max(state.acknowledged, std::pair(envelope.term, ack->epoch));
+  } else if (const auto* refuse = std::get_if<Refuse>(&message.body)) {
+    // What is stale is of a chief that another has followed; anything else was no order for this server.
+    const bool stale = refuse->reason != RefuseReason::kRetry && refuse->reason != RefuseReason::kMalformed;
+    if (!stale) Break(absl::StrCat("the chief orders what cannot be done: ", refuse->message));
   }
 }
 
