@@ -1,6 +1,7 @@
 #include "worker/self_timing.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -19,11 +20,22 @@ constexpr std::int64_t kSmallBatch = 8, kLargeBatch = 32;
 constexpr double kLeastGrowth = 0.25;
 constexpr Duration kSendsEnd = std::chrono::seconds(5);  // those of the life before
 
+// Where steps are alike so soon, no more are needed. Half the time is longer than the 100 ms after which a CPU quota
+// begins anew: before, a machine that has one may look as fast as one that has none.
+constexpr double kLeastTime = 0.5;
+constexpr int kLeastTurns = 4;
+constexpr double kClose = 0.03;  // standard error of a size's mean, relative
+
 struct Turns {
   std::int64_t size = 0;
-  double seconds = 0, first_seconds = 0;
+  double seconds = 0, squares = 0, first_seconds = 0;
   int count = 0;
   double Mean() const { return count > 0 ? seconds / count : first_seconds; }
+  bool Close() const {
+    if (count < kLeastTurns) return false;
+    const double mean = Mean(), variance = std::max(0.0, squares / count - mean * mean) / (count - 1);
+    return std::sqrt(variance) <= kClose * mean;
+  }
 };
 
 }  // namespace
@@ -32,7 +44,7 @@ absl::StatusOr<SelfTiming> TimeSteps(const std::function<absl::Status(std::int64
                                      std::int64_t large, Duration time, const Clock& clock,
                                      const std::function<bool()>& stop) {
   EK_CHECK(0 < small && small <= large);
-  const TimePoint until = clock.Now() + time;
+  const TimePoint begin = clock.Now(), until = begin + time;
   Turns turns[2] = {{small}, {large}};
   const auto run = [&](Turns& turn) -> absl::Status {
     const TimePoint began = clock.Now();
@@ -42,6 +54,7 @@ absl::StatusOr<SelfTiming> TimeSteps(const std::function<absl::Status(std::int64
       turn.first_seconds = seconds;
     } else {
       turn.seconds += seconds;
+      turn.squares += seconds * seconds;
       ++turn.count;
     }
     return absl::OkStatus();
@@ -52,7 +65,9 @@ absl::StatusOr<SelfTiming> TimeSteps(const std::function<absl::Status(std::int64
     if (turn == &turns[1] && clock.Now() >= until) break;
     EK_RETURN_IF_ERROR(run(*turn));
   }
+  const TimePoint enough = begin + FromSeconds(kLeastTime * ToSeconds(time));
   for (int i = 2; i < kTurnsMax && clock.Now() < until; ++i) {
+    if (clock.Now() >= enough && turns[0].Close() && turns[1].Close()) break;
     for (Turns& turn : turns) {
       if (stop()) return SelfTiming{};
       EK_RETURN_IF_ERROR(run(turn));

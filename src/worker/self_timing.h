@@ -19,10 +19,10 @@ struct SelfTiming {
   double seconds_per_sample = 0;  // 0: not timed
 };
 
-// Runs steps of two sizes, `small` and `large` samples, in turn, for about `time`: each once for nothing, so that
-// memory and kernels are there, then until the time is over or both have had many turns. A size that cannot have its
-// turn in time counts by what was seen of it. `step` trains on so many samples; `stop` asks between steps, and true
-// ends it untimed. Requires 0 < small <= large. Errors: those of `step`.
+// Runs steps of two sizes, `small` and `large` samples, in turn, for about `time`, or half of it where steps of a size
+// are alike: each once for nothing, so that memory and kernels are there, then until the time is over or both have had
+// many turns. A size that cannot have its turn in time counts by what was seen of it. `step` trains on so many samples;
+// `stop` asks between steps, and true ends it untimed. Requires 0 < small <= large. Errors: those of `step`.
 absl::StatusOr<SelfTiming> TimeSteps(const std::function<absl::Status(std::int64_t)>& step, std::int64_t small,
                                      std::int64_t large, Duration time, const Clock& clock,
                                      const std::function<bool()>& stop);

@@ -1,5 +1,6 @@
 #include "worker/self_timing.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
 
@@ -30,6 +31,34 @@ TEST_CASE("a worker finds its fixed and its per-sample cost, and does not count 
   REQUIRE(timing.ok());
   CHECK(timing->fixed_seconds == Approx(0.004).epsilon(0.01));
   CHECK(timing->seconds_per_sample == Approx(0.0005).epsilon(0.01));
+}
+
+TEST_CASE("where steps are alike half the time is enough; where a quota makes them differ all of it is taken",
+          "[worker][fast]") {
+  Machine even{0.004, 0.0005, 0.050, {}, {}};
+  const TimePoint began = even.clock.Now();
+  REQUIRE(even.Time(std::chrono::milliseconds(500)).ok());
+  CHECK(ToSeconds(even.clock.Now() - began) < 0.3);
+  // Of each 100 ms, it has 40.
+  ManualClock clock;
+  double used = 0;
+  const auto step = [&](std::int64_t size) {
+    double left = 0.004 + 0.0005 * static_cast<double>(size);
+    while (left > 0) {
+      const double now = std::min(left, 0.040 - used);
+      clock.Advance(FromSeconds(now));
+      left -= now;
+      used += now;
+      if (used < 0.040) continue;
+      clock.Advance(std::chrono::milliseconds(60));
+      used = 0;
+    }
+    return absl::OkStatus();
+  };
+  const TimePoint from = clock.Now();
+  const auto timing = TimeSteps(step, 8, 32, std::chrono::milliseconds(500), clock, [] { return false; });
+  REQUIRE(timing.ok());
+  CHECK(ToSeconds(clock.Now() - from) >= 0.5);
 }
 
 TEST_CASE("a slow worker's timing ends soon after its time is over", "[worker][fast]") {
