@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -306,6 +307,9 @@ struct Chief::Impl {
   // The same, but one text for all of a move of stripes: what is said when it changes.
   std::string WaitingToSay() const;
   WaitingEnd WaitingUntil() const;
+  // Workers without a connection, where nothing goes on before their updates come or their leases end: of the status,
+  // for it looks at every update.
+  std::pair<std::string, WaitingEnd> WaitingForAway() const;
   nlohmann::json NoiseJson() const;
   double SecondsLeft() const;
   void AddMembers(nlohmann::json& status, TimePoint at) const;

@@ -1,6 +1,8 @@
 // What the chief tells about the job.
 #include <algorithm>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -243,6 +245,21 @@ void Chief::Impl::AddMembers(nlohmann::json& json, TimePoint at) const {
   }
 }
 
+std::pair<std::string, WaitingEnd> Chief::Impl::WaitingForAway() const {
+  if (phase != Phase::kRunning) return {};
+  std::vector<std::string> names;
+  TimePoint until = kNever;
+  for (const auto& [id, update] : undecided.updates()) {
+    if (update.staged_everywhere()) continue;
+    const WorkerState* worker = workers.Find(update.share.worker);
+    if (worker == nullptr || worker->session != SessionId{}) return {};  // it goes on with this one
+    names.push_back(worker->name);
+    until = std::min(until, leases.Until(worker->incarnation));
+  }
+  if (names.empty()) return {};
+  return {absl::StrJoin(names, ", "), WaitingEnd{until, "their samples go to the others", "they come back"}};
+}
+
 std::string Chief::Impl::StatusJson(TimePoint at) const {
   using Json = nlohmann::json;
   const TrainConfig& train = options.experiment.train;
@@ -252,9 +269,10 @@ std::string Chief::Impl::StatusJson(TimePoint at) const {
   json["phase"] = ToString(phase);
   json["status"] = end_status;
   json["reason"] = end_reason;
-  const std::string waiting_for = phase == Phase::kEnded ? "" : WaitingFor();
+  std::string waiting_for = phase == Phase::kEnded ? "" : WaitingFor();
+  WaitingEnd waiting_end = waiting_for.empty() ? WaitingEnd{} : WaitingUntil();
+  if (waiting_for.empty()) std::tie(waiting_for, waiting_end) = WaitingForAway();
   json["waiting_for"] = waiting_for;
-  const WaitingEnd waiting_end = waiting_for.empty() ? WaitingEnd{} : WaitingUntil();
   const bool ends = waiting_end.at != kNever;
   json["waiting_seconds_left"] = ends ? Json(std::max(0.0, ToSeconds(waiting_end.at - at))) : Json(nullptr);
   json["waiting_then"] = ends ? waiting_end.then : "";

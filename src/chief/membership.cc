@@ -368,8 +368,11 @@ OrderReply Chief::Impl::OnDrain(const std::string& name) {
     if (worker.name != name) continue;
     BeginToLeave(worker, reason);
     if (worker.session == SessionId{}) {
-      return {true, absl::StrCat(name, " is not connected; it leaves when it comes back, or when its lease ends"),
-              false};
+      return {
+          true,
+          absl::StrCat(name, " is not connected; it leaves when it comes back, or when its lease ends; a new process ",
+                       "of this name joins as any other"),
+          false};
     }
     return {true, absl::StrCat(name, worker.bound ? " finishes its update and leaves" : " leaves"), false};
   }

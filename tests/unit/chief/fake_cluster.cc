@@ -178,6 +178,12 @@ void FakeCluster::KillWorker(int index) {
   from_chief_.erase(worker.session);
 }
 
+void FakeCluster::DisconnectWorker(int index) {
+  const SessionId session = workers_[static_cast<std::size_t>(index)].session;
+  KillWorker(index);
+  Take(chief_->OnSessionClosed(session, now_));
+}
+
 void FakeCluster::PauseWorker(int index, bool paused) { workers_[static_cast<std::size_t>(index)].paused = paused; }
 
 void FakeCluster::LeaveWorker(int index) {

@@ -40,6 +40,7 @@ class FakeCluster {
   void RunUntil(const std::function<bool()>& done, int steps = 1000000);
 
   void KillWorker(int index);                // silently: its lease must find out
+  void DisconnectWorker(int index);          // killed, and its connection breaks
   void PauseWorker(int index, bool paused);  // takes and sends nothing
   void LeaveWorker(int index);
   void KillServer(int index);  // silently: its lease must find out

@@ -57,6 +57,38 @@ Message JoinOfWorker(const FakeCluster& cluster) {
 
 }  // namespace
 
+TEST_CASE("status names the worker without a connection that all others wait for, and until when", "[chief]") {
+  for (const char* mode : {"bsp", "asp", "ssp"}) {
+    INFO(mode);
+    FakeClusterOptions options;
+    options.samples = 400;
+    options.overrides =
+        absl::StrCat("train.epochs=1000 membership.lease_ms=6000 membership.renew_ms=500 train.sync.mode=", mode);
+    FakeCluster cluster(options);
+    const auto waits_for = [&] { return Status(cluster).at("waiting_for").get<std::string>(); };
+    // Not every worker holds a ticket at every moment.
+    cluster.RunUntil([&] {
+      if (cluster.commits().size() < 10) return false;
+      const Json workers = Status(cluster).at("workers");
+      return std::any_of(workers.begin(), workers.end(),
+                         [](const Json& worker) { return worker.at("name") == "worker:1" && worker.at("batch") > 0; });
+    });
+    CHECK(waits_for().empty());
+    cluster.DisconnectWorker(1);
+    const TimePoint limit = cluster.now() + std::chrono::seconds(5);
+    cluster.RunUntil([&] { return !waits_for().empty() || cluster.now() > limit; });
+    CHECK(waits_for() == "worker:1");
+    const Json status = Status(cluster);
+    CHECK(status.at("waiting_then") == "their samples go to the others");
+    CHECK(status.at("waiting_seconds_left").get<double>() > 0);
+    CHECK(status.at("waiting_seconds_left").get<double>() <= 6);
+    cluster.RunUntil([&] { return Said(cluster, "worker:1 is fenced"); });
+    const std::size_t commits = cluster.commits().size();
+    cluster.RunUntil([&] { return cluster.commits().size() > commits; });
+    CHECK(waits_for().empty());
+  }
+}
+
 TEST_CASE("below workers_min status and line say until when the job waits, and no rate is shown", "[chief]") {
   FakeClusterOptions options;
   options.samples = 60000;
