@@ -287,6 +287,32 @@ void AddReluBackward(const memory::desc& data, Primitives& to) {
          {{DNNL_ARG_DST, data}, {DNNL_ARG_DIFF_DST, data}, {DNNL_ARG_DIFF_SRC, data}});
 }
 
+// Products: with relu as post-op; backward first that of the relu.
+template <class Forward, class Data, class Weights>
+Passes ProductPrimitives(const Layer& layer, const typename Forward::desc& forward, const typename Data::desc& data,
+                         const typename Weights::desc& weights) {
+  Both made;
+  const dnnl::engine& engine = made.engine;
+  const typename Forward::primitive_desc with_relu(forward, ThenRelu(layer.relu), engine), plain(forward, engine);
+  made.forward->Add(Forward(with_relu), {{DNNL_ARG_SRC, with_relu.src_desc()},
+                                         {DNNL_ARG_WEIGHTS, with_relu.weights_desc()},
+                                         {DNNL_ARG_BIAS, with_relu.bias_desc()},
+                                         {DNNL_ARG_DST, with_relu.dst_desc()}});
+  if (layer.relu) AddReluBackward(with_relu.dst_desc(), *made.backward);
+  if (!layer.first) {
+    const typename Data::primitive_desc to_input(data, engine, plain);
+    made.backward->Add(Data(to_input), {{DNNL_ARG_DIFF_DST, to_input.diff_dst_desc()},
+                                        {DNNL_ARG_WEIGHTS, to_input.weights_desc()},
+                                        {DNNL_ARG_DIFF_SRC, to_input.diff_src_desc()}});
+  }
+  const typename Weights::primitive_desc to_weights(weights, engine, plain);
+  made.backward->Add(Weights(to_weights), {{DNNL_ARG_SRC, to_weights.src_desc()},
+                                           {DNNL_ARG_DIFF_DST, to_weights.diff_dst_desc()},
+                                           {DNNL_ARG_DIFF_WEIGHTS, to_weights.diff_weights_desc()},
+                                           {DNNL_ARG_DIFF_BIAS, to_weights.diff_bias_desc()}});
+  return made.passes();
+}
+
 Passes ConvPrimitives(const Layer& layer, std::int64_t batch) {
   using Forward = dnnl::convolution_forward;
   using Data = dnnl::convolution_backward_data;
@@ -298,27 +324,9 @@ Passes ConvPrimitives(const Layer& layer, std::int64_t batch) {
   const memory::desc x = Any({batch, layer.in, layer.side, layer.side}),
                      w = Any({layer.out, layer.in, layer.kernel, layer.kernel}),
                      y = Any({batch, layer.out, layer.output_side(), layer.output_side()}), b = Vector(layer.out);
-  Both made;
-  const dnnl::engine& engine = made.engine;
-  const Forward::desc forward(prop_kind::forward_training, kDirect, x, w, b, y, strides, before, after);
-  const Forward::primitive_desc with_relu(forward, ThenRelu(layer.relu), engine), plain(forward, engine);
-  made.forward->Add(Forward(with_relu), {{DNNL_ARG_SRC, with_relu.src_desc()},
-                                         {DNNL_ARG_WEIGHTS, with_relu.weights_desc()},
-                                         {DNNL_ARG_BIAS, with_relu.bias_desc()},
-                                         {DNNL_ARG_DST, with_relu.dst_desc()}});
-  if (layer.relu) AddReluBackward(with_relu.dst_desc(), *made.backward);
-  if (!layer.first) {
-    const Data::primitive_desc data(Data::desc(kDirect, x, w, y, strides, before, after), engine, plain);
-    made.backward->Add(Data(data), {{DNNL_ARG_DIFF_DST, data.diff_dst_desc()},
-                                    {DNNL_ARG_WEIGHTS, data.weights_desc()},
-                                    {DNNL_ARG_DIFF_SRC, data.diff_src_desc()}});
-  }
-  const Weights::primitive_desc weights(Weights::desc(kDirect, x, w, b, y, strides, before, after), engine, plain);
-  made.backward->Add(Weights(weights), {{DNNL_ARG_SRC, weights.src_desc()},
-                                        {DNNL_ARG_DIFF_DST, weights.diff_dst_desc()},
-                                        {DNNL_ARG_DIFF_WEIGHTS, weights.diff_weights_desc()},
-                                        {DNNL_ARG_DIFF_BIAS, weights.diff_bias_desc()}});
-  return made.passes();
+  return ProductPrimitives<Forward, Data, Weights>(
+      layer, Forward::desc(prop_kind::forward_training, kDirect, x, w, b, y, strides, before, after),
+      Data::desc(kDirect, x, w, y, strides, before, after), Weights::desc(kDirect, x, w, b, y, strides, before, after));
 }
 
 Passes DensePrimitives(const Layer& layer, std::int64_t batch) {
@@ -327,27 +335,8 @@ Passes DensePrimitives(const Layer& layer, std::int64_t batch) {
   using Weights = dnnl::inner_product_backward_weights;
   const memory::desc x = Any({batch, layer.in}), w = Any({layer.out, layer.in}), y = Any({batch, layer.out}),
                      b = Vector(layer.out);
-  Both made;
-  const dnnl::engine& engine = made.engine;
-  const Forward::desc forward(prop_kind::forward_training, x, w, b, y);
-  const Forward::primitive_desc with_relu(forward, ThenRelu(layer.relu), engine), plain(forward, engine);
-  made.forward->Add(Forward(with_relu), {{DNNL_ARG_SRC, with_relu.src_desc()},
-                                         {DNNL_ARG_WEIGHTS, with_relu.weights_desc()},
-                                         {DNNL_ARG_BIAS, with_relu.bias_desc()},
-                                         {DNNL_ARG_DST, with_relu.dst_desc()}});
-  if (layer.relu) AddReluBackward(with_relu.dst_desc(), *made.backward);
-  if (!layer.first) {
-    const Data::primitive_desc data(Data::desc(x, w, y), engine, plain);
-    made.backward->Add(Data(data), {{DNNL_ARG_DIFF_DST, data.diff_dst_desc()},
-                                    {DNNL_ARG_WEIGHTS, data.weights_desc()},
-                                    {DNNL_ARG_DIFF_SRC, data.diff_src_desc()}});
-  }
-  const Weights::primitive_desc weights(Weights::desc(x, w, b, y), engine, plain);
-  made.backward->Add(Weights(weights), {{DNNL_ARG_SRC, weights.src_desc()},
-                                        {DNNL_ARG_DIFF_DST, weights.diff_dst_desc()},
-                                        {DNNL_ARG_DIFF_WEIGHTS, weights.diff_weights_desc()},
-                                        {DNNL_ARG_DIFF_BIAS, weights.diff_bias_desc()}});
-  return made.passes();
+  return ProductPrimitives<Forward, Data, Weights>(layer, Forward::desc(prop_kind::forward_training, x, w, b, y),
+                                                   Data::desc(x, w, y), Weights::desc(x, w, b, y));
 }
 
 Passes BatchNormPrimitives(const Layer& layer, std::int64_t batch, memory::format_tag tag) {
