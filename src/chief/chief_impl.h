@@ -238,7 +238,9 @@ struct Chief::Impl {
   void MeasureRate(std::int64_t committed);
   double ClipScale(const SetState& set, std::int64_t samples) const;
   void Grant();
-  void GrantBsp();
+  std::vector<Incarnation> TrainingMembers() const;
+  bool PlannedStepStands();
+  void GrantBsp(bool planned);
   void GrantAsync();
   std::optional<Share> CutShare(const WorkerState& worker, Epoch epoch, std::int64_t count);
   std::vector<Share> PlanStep(bool* last_of_epoch);

@@ -255,18 +255,22 @@ double Chief::Impl::WeightOf(const std::string& worker) const {
   return batching.speeds.empty() ? 1 : Mean(batching.speeds);
 }
 
-// What its first ticket may have, by what is known before it is ready; about.
+// What its first ticket may have, by what is known before it is ready. Exact where it joins alone and batches are
+// equal: a worker that has made itself ready for 85 samples makes the others wait while it does so for 86.
 std::int64_t Chief::Impl::ExpectedBatch(const WorkerState& worker) const {
-  const std::size_t members = first_grant_done ? static_cast<std::size_t>(workers.training()) + (worker.rank ? 0 : 1)
-                                               : std::max(options.listed_workers.size(), workers.size());
-  double share = 1 / static_cast<double>(std::max<std::size_t>(members, 1));
-  if (!options.batch_sizes.empty()) {
-    share *= worker.weight / Mean(options.batch_sizes);
-  } else if (!options.experiment.batching.speeds.empty()) {
-    share *= worker.weight / Mean(options.experiment.batching.speeds);
+  const std::size_t known = first_grant_done ? static_cast<std::size_t>(workers.training()) + (worker.rank ? 0 : 1)
+                                             : std::max(options.listed_workers.size(), workers.size());
+  const auto members = static_cast<std::int64_t>(std::max<std::size_t>(known, 1));
+  const std::int64_t total = global_batch.size();
+  const bool by_size = !options.batch_sizes.empty(), by_speed = !options.experiment.batching.speeds.empty();
+  if (!by_size && !by_speed) {
+    const std::int64_t place = first_grant_done ? worker.rank.value_or(workers.LowestFreeRank()).value()
+                                                : static_cast<std::int64_t>(ListedPlace(worker.name));
+    return std::max<std::int64_t>(1, total / members + (place < total % members ? 1 : 0));
   }
-  const auto total = static_cast<double>(global_batch.size());
-  return std::max<std::int64_t>(1, std::llround(total * std::min(share, 1.0)));
+  const double mean = by_size ? Mean(options.batch_sizes) : Mean(options.experiment.batching.speeds);
+  const double share = worker.weight / mean / static_cast<double>(members);
+  return std::max<std::int64_t>(1, std::llround(static_cast<double>(total) * std::min(share, 1.0)));
 }
 
 void Chief::Impl::WelcomeWorker(const WorkerState& worker) {

@@ -370,7 +370,12 @@ void Chief::Impl::BindShare(const WorkerState& worker, Share share, SetNumber nu
 }
 
 void Chief::Impl::SendProvisional(const WorkerState& worker, Share share) {
-  Send(worker.session, Ticket{share.update, share.epoch, share.positions, false, {}, 0});
+  Ticket ticket{share.update, share.epoch, share.positions, false, {}, 0};
+  if (options.experiment.train.sync.mode == SyncConfig::Mode::kBsp) {
+    ticket.version = Version{generation, commit.Next()};
+    ticket.deadline_ms = TicketTime(worker, TotalSize(share.positions)) / std::chrono::milliseconds(1);
+  }
+  Send(worker.session, std::move(ticket));
   workers.Change(worker, [&share](WorkerState& w) { w.provisional = std::move(share); });
 }
 
@@ -399,13 +404,14 @@ bool Chief::Impl::MayBindMore() const {
 void Chief::Impl::Grant() {
   if (!FirstGrantMayCome()) return;
   const bool bsp = options.experiment.train.sync.mode == SyncConfig::Mode::kBsp;
-  if (!bsp || undecided.sets().empty()) AdmitReady();
+  const bool planned = bsp && undecided.sets().empty() && PlannedStepStands();
+  if (!bsp || (undecided.sets().empty() && !planned)) AdmitReady();
   if (workers.training() < options.experiment.membership.workers_min) {
     if (phase_deadline == kNever) Await(options.experiment.membership.join_timeout);
     return;
   }
   phase_deadline = kNever;
-  bsp ? GrantBsp() : GrantAsync();
+  bsp ? GrantBsp(planned) : GrantAsync();
 }
 
 // In mode off the batches are what the cluster file says, however small.
@@ -470,16 +476,25 @@ std::vector<Share> Chief::Impl::PlanStep(bool* last_of_epoch) {
   return shares;
 }
 
-void Chief::Impl::GrantBsp() {
-  if (!undecided.sets().empty() || !undecided.updates().empty() || !MayBindMore()) return;
+std::vector<Incarnation> Chief::Impl::TrainingMembers() const {
   std::vector<Incarnation> members;
   for (const WorkerState* worker : workers.TrainingByRank()) members.push_back(worker->incarnation);
-  const bool planned = !provisional_members.empty();
-  const bool valid = planned && members == provisional_members && ledger->returns() == provisional_returns &&
-                     provisional_global_batch == global_batch.size() && PlanStands();
+  return members;
+}
+
+// What the workers read ahead for is still what they are to compute.
+bool Chief::Impl::PlannedStepStands() {
+  return !provisional_members.empty() && provisional_members == TrainingMembers() &&
+         ledger->returns() == provisional_returns && provisional_global_batch == global_batch.size() && PlanStands();
+}
+
+// Who is ready to join takes part from the step after a planned one on: nobody's input is read for nothing, and its own
+// is there when it is its turn.
+void Chief::Impl::GrantBsp(bool planned) {
+  if (!undecided.sets().empty() || !undecided.updates().empty() || !MayBindMore()) return;
   bool last_of_epoch = false;
   std::vector<Share> shares;
-  if (valid) {
+  if (planned) {
     for (const WorkerState* worker : workers.TrainingByRank()) {
       if (std::optional<Share> share = TakeProvisional(*worker)) shares.push_back(*std::move(share));
     }
@@ -497,7 +512,7 @@ void Chief::Impl::GrantBsp() {
   if (slots > 0 && shares.size() > slots) undecided.MarkFolded(last_set);
   for (std::size_t i = 0; i < shares.size(); ++i) {
     const WorkerState& worker = workers.At(shares[i].worker);
-    BindShare(worker, std::move(shares[i]), last_set, valid, /*offer=*/slots > 0 && i >= slots);
+    BindShare(worker, std::move(shares[i]), last_set, planned, /*offer=*/slots > 0 && i >= slots);
   }
   if (options.experiment.train.sync.backup_workers == 0) {
     // First, for what a worker stages finds room by it.
@@ -506,6 +521,7 @@ void Chief::Impl::GrantBsp() {
     std::rotate(actions.begin() + before, actions.begin() + before + tickets, actions.end());
   }
 
+  AdmitReady();
   // Input for the step after this one may be read meanwhile.
   const std::int64_t max_commits = options.experiment.train.max_commits;
   if (max_commits > 0 && static_cast<std::int64_t>(commit.value()) + 2 > max_commits) return;
@@ -513,7 +529,7 @@ void Chief::Impl::GrantBsp() {
   for (Share& share : PlanStep(&ignored)) SendProvisional(workers.At(share.worker), std::move(share));
   provisional_returns = ledger->returns();
   provisional_global_batch = global_batch.size();
-  provisional_members = std::move(members);
+  provisional_members = TrainingMembers();
 }
 
 std::int64_t Chief::Impl::AsyncBatch(const WorkerState& worker) {

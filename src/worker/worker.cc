@@ -461,7 +461,8 @@ absl::Status Worker::Loop() {
   }
 }
 
-// Has the provisional ticket's samples read, if that is not asked for yet.
+// Has the provisional ticket's samples read, if that is not asked for yet. Who has no step under way, as after joining,
+// asks for its version too.
 void Worker::ReadAhead() {
   std::optional<Ticket> ahead;
   {
@@ -471,6 +472,12 @@ void Worker::ReadAhead() {
   if (!ahead || requested_ == ahead->update) return;
   loader_->Request(ahead->update, ahead->epoch, ahead->positions);
   requested_ = ahead->update;
+  bool idle = false;
+  {
+    MutexLock lock(mutex_);
+    idle = !current_;
+  }
+  if (idle && ahead->version != Version{}) PullAhead(*ahead, ahead->version);
 }
 
 }  // namespace worker_internal

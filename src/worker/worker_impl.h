@@ -58,7 +58,7 @@ class Worker {
   absl::Status Loop();
   absl::Status Step(const Ticket& ticket);
   void BeginPull(TimePoint when) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void PullAhead(const Ticket& ticket);
+  void PullAhead(const Ticket& ticket, Version next);
   absl::Status PullUntil(const Ticket& ticket, const std::function<bool()>& done);
   std::size_t StripeAt(std::size_t server, std::int32_t bucket) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return server * stripes_missing_.size() + static_cast<std::size_t>(bucket);

@@ -62,10 +62,9 @@ Pull Worker::PullOf(const Ticket& ticket, std::uint64_t request, Version version
 
 // The next version, before the next ticket says so: servers send it as they make it, while the chief's word is under
 // way. In BSP nothing else can come next but this version again, where the step is dropped, or another generation's.
-void Worker::PullAhead(const Ticket& ticket) {
+void Worker::PullAhead(const Ticket& ticket, Version next) {
   const SyncConfig& sync = options_.experiment.train.sync;
   if (sync.mode != SyncConfig::Mode::kBsp || sync.backup_workers > 0) return;
-  const Version next{ticket.version.generation, ticket.version.commit.Next()};
   std::uint64_t request = 0;
   std::vector<bool> up;
   {
@@ -371,7 +370,7 @@ absl::Status Worker::Step(const Ticket& ticket) {
   }
   (void)session_->Send(report);  // only informs; before the update can commit, so that the next plan knows it
   for (int server = 0; server < server_count(); ++server) StageClosing(server);
-  PullAhead(ticket);
+  PullAhead(ticket, Version{ticket.version.generation, ticket.version.commit.Next()});
   TellMemory();
   {
     MutexLock lock(mutex_);

@@ -199,6 +199,48 @@ TEST_CASE("anyone may ask for the experiment and order a drain, whatever job it 
   CHECK(cluster.Refusal(0).empty());
 }
 
+TEST_CASE("a worker makes itself ready for the batch that its first ticket has", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 100000;
+  options.overrides = "train.global_batch_size=101";  // 34, 34, 33; then 51, 50
+  FakeCluster cluster(options);
+  const auto check = [&](int worker) {
+    cluster.RunUntil([&] { return !All<Ticket>(cluster.sent_to(worker)).empty(); });
+    const std::int64_t expected = All<Welcome>(cluster.sent_to(worker)).front().likely_samples;
+    CHECK(expected == TotalSize(All<Ticket>(cluster.sent_to(worker)).front().positions));
+  };
+  for (int worker = 0; worker < 3; ++worker) check(worker);
+  cluster.RunUntil([&] { return cluster.commits().size() == 4; });
+  const int leaving = GENERATE(0, 1, 2);
+  cluster.LeaveWorker(leaving);
+  cluster.RunUntil([&] { return cluster.commits().back().decision.updates.size() == 2; });
+  check(cluster.StartWorker("another"));
+}
+
+TEST_CASE("a worker that joins in bsp makes nobody read input for nothing, and reads its own ahead", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 100000;
+  options.seed = GENERATE(1u, 2u, 3u);
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 4; });
+  const int joiner = cluster.StartWorker("another");
+  cluster.RunUntil([&] { return cluster.commits().back().decision.updates.size() == 4; });
+  const auto given = [&](int worker) { return All<Ticket>(cluster.sent_to(worker)); };
+  for (int worker = 0; worker < 3; ++worker) {
+    const std::vector<Ticket> tickets = given(worker);
+    // All but the job's first were planned, and each of those was bound.
+    CHECK(std::count_if(tickets.begin(), tickets.end(), [](const Ticket& t) { return t.bound; }) == 1);
+    CHECK(All<Bind>(cluster.sent_to(worker)).size() + 2 == tickets.size());
+  }
+  REQUIRE_FALSE(given(joiner).empty());
+  const Ticket first = given(joiner).front();
+  CHECK_FALSE(first.bound);
+  const std::vector<Bind> bound = All<Bind>(cluster.sent_to(joiner));
+  REQUIRE_FALSE(bound.empty());
+  CHECK(bound.front().update == first.update);
+  CHECK(bound.front().version == first.version);
+}
+
 TEST_CASE("a fenced process takes its name again as a new incarnation, but not from another process", "[chief]") {
   FakeClusterOptions options;
   options.samples = 100000;
