@@ -3,7 +3,7 @@
 
 Each worker process gets a CPU quota (cgroup v1 cpu controller) in the ratio of its speed, all of them together --cores.
 In bsp the ideal is the global batch over the summed speeds, each speed measured with that worker alone under its quota at
-its share of the batch. Absolute times say little on a shared machine; the ratios come from runs one after the other.
+its share of the batch, before and after the run that is held to it. Absolute times say little on a shared machine.
 
   heterogeneity.py --bin build/release/bin                            # the published ratios, all modes
   heterogeneity.py --speeds 2,17,20 --modes off,model --json h.json
@@ -191,12 +191,62 @@ def rate_spread(summary):
     return max(commits) / max(1, min(commits)) - 1
 
 
+def alone_rate(options, quotas, speeds, common):
+    """Examples a second of all workers, each measured alone at its share of the batch, one after the other."""
+    options = argparse.Namespace(**{**vars(options), "accuracy": False, "keep": None})
+    rates = []
+    for speed, quota in zip(speeds, quotas):
+        batch = max(16, round(options.batch * speed / sum(speeds)))
+        _, steps, _ = train(options, [quota], [*common, f"train.global_batch_size={batch}",
+                                               f"train.max_commits={min(options.commits, options.alone)}"])
+        rates.append(rate(steps))
+    print("  alone: " + ", ".join(f"{r:.0f}" for r in rates) + f" examples/s; ideal {sum(rates):.0f}, "
+          f"{options.epoch / sum(rates):.1f} s an epoch", flush=True)
+    return sum(rates)
+
+
+def bench_mode(options, quotas, speeds, common, mode):
+    """One job in this mode; prints and returns its figures, but for what is relative to other jobs."""
+    scale = 1 if options.sync == "bsp" else len(speeds)  # a commit is a worker's batch there
+    settings = [*common, f"train.global_batch_size={options.batch}", f"batching.mode={mode}"]
+    if mode == "off" and options.off_commits:
+        settings.append(f"train.max_commits={options.off_commits * scale}")
+    if mode == "static":
+        settings.append(f"batching.speeds={json.dumps(speeds)}")
+    summary, steps, applied = train(options, quotas, settings, options.change)
+    row = {"mode": mode, "examples_per_second": summary["examples_per_second"],
+           "steady_examples_per_second": rate(steps), "train_loss": summary["train_loss"],
+           "mean_batch": [w["mean_batch"] for w in summary["workers"]],
+           "updates": [w["commits"] for w in summary["workers"]], **describe(steps)}
+    row["seconds_per_epoch"] = options.epoch / row["steady_examples_per_second"]
+    line = f"  {mode:13} {row['steady_examples_per_second']:6.0f} examples/s (with the start " \
+           f"{row['examples_per_second']:.0f})  {row['seconds_per_epoch']:6.1f} s an epoch"
+    if options.sync == "bsp":
+        line += f"  waiting {row['waiting_share']:.0%}"
+    else:
+        row["rate_spread"] = rate_spread(summary)
+        line += f"  updates {row['updates']}, spread {row['rate_spread']:.0%}"
+    if options.accuracy:
+        row["accuracy"] = summary["accuracy"]
+        line += f"  accuracy {row['accuracy']:.4f}"
+    if row["prediction_error"] is not None:
+        line += f"  predictions off by {row['prediction_error']:.0%}"
+    print(line + "  batches " + ",".join(f"{b:.0f}" for b in row["last_batches"]), flush=True)
+    if applied:
+        row["balanced_after_steps"] = [[commit, index, factor, balanced_after(steps, commit)]
+                                       for commit, index, factor in applied]
+        for _, index, factor, after in row["balanced_after_steps"]:
+            what = f"balanced again after {after} steps" if after else "never balanced again"
+            print(f"    worker {index} {factor:g} times slower than at first: {what}", flush=True)
+    return row
+
+
 def bench_row(options, speeds):
-    common = ["train.epochs=1000", "checkpoint.every_commits=1000000", f"train.sync.mode={options.sync}",
-              *options.set]
+    """All modes in turn, --rounds times. In bsp the workers are measured alone before and after each mode: a shared
+    machine's speed drifts, and the mean of both is the ideal that this run is held to."""
     bsp = options.sync == "bsp"
-    scale = 1 if bsp else len(speeds)  # a commit is a worker's batch there
-    common.append(f"train.max_commits={options.commits * scale}")
+    common = ["train.epochs=1000", "checkpoint.every_commits=1000000", f"train.sync.mode={options.sync}", *options.set,
+              f"train.max_commits={options.commits * (1 if bsp else len(speeds))}"]
     quotas = []
     result = {"speeds": speeds, "batch": options.batch, "commits": options.commits, "sync": options.sync, "rows": []}
     print(f"speeds {','.join(f'{s:g}' for s in speeds)} of {options.cores:g} cores, global batch {options.batch}, "
@@ -204,60 +254,32 @@ def bench_row(options, speeds):
     try:
         for index, speed in enumerate(speeds):
             quotas.append(Quota(f"evenkeel_{os.getpid()}_{index}", options.cores * speed / sum(speeds)))
-        ideal = None
-        if bsp:
-            alone = []
-            alone_options = argparse.Namespace(**{**vars(options), "accuracy": False})
-            for speed, quota in zip(speeds, quotas):
-                batch = max(16, round(options.batch * speed / sum(speeds)))
-                _, steps, _ = train(alone_options, [quota], [*common, f"train.global_batch_size={batch}",
-                                                       f"train.max_commits={min(options.commits, options.alone)}"])
-                alone.append(rate(steps))
-            ideal = sum(alone)
-            result.update(alone=alone, ideal=ideal)
-            print("  alone: " + ", ".join(f"{r:.0f}" for r in alone) + f" examples/s; ideal {ideal:.0f}, "
-                  f"{options.epoch / ideal:.1f} s an epoch", flush=True)
-        for mode in options.modes:
-            settings = [*common, f"train.global_batch_size={options.batch}", f"batching.mode={mode}"]
-            if mode == "off" and options.off_commits:
-                settings.append(f"train.max_commits={options.off_commits * scale}")
-            if mode == "static":
-                settings.append(f"batching.speeds={json.dumps(speeds)}")
-            summary, steps, applied = train(options, quotas, settings, options.change)
-            row = {"mode": mode, "examples_per_second": summary["examples_per_second"],
-                   "steady_examples_per_second": rate(steps), "train_loss": summary["train_loss"],
-                   "mean_batch": [w["mean_batch"] for w in summary["workers"]],
-                   "updates": [w["commits"] for w in summary["workers"]], **describe(steps)}
-            row["seconds_per_epoch"] = options.epoch / row["steady_examples_per_second"]
-            if bsp:
-                row["of_ideal"] = row["steady_examples_per_second"] / ideal
-            else:
-                row["rate_spread"] = rate_spread(summary)
-            if applied:
-                row["balanced_after_steps"] = [[commit, index, factor, balanced_after(steps, commit)]
-                                               for commit, index, factor in applied]
-            result["rows"].append(row)
-            first = result["rows"][0]
-            line = f"  {mode:13} {row['steady_examples_per_second']:6.0f} examples/s (with the start " \
-                   f"{row['examples_per_second']:.0f})  {row['seconds_per_epoch']:6.1f} s an epoch"
-            if bsp:
-                line += f"  {row['of_ideal']:.2f} of the ideal  waiting {row['waiting_share']:.0%}"
-            else:
-                line += f"  updates {row['updates']}, spread {row['rate_spread']:.0%}"
-            if len(result["rows"]) > 1:
-                line += f"  {row['steady_examples_per_second'] / first['steady_examples_per_second']:.2f} x {first['mode']}"
-            if options.accuracy:
-                row["accuracy"] = summary["accuracy"]
-                line += f"  accuracy {row['accuracy']:.4f}"
-            if row["prediction_error"] is not None:
-                line += f"  predictions off by {row['prediction_error']:.0%}"
-            print(line + "  batches " + ",".join(f"{b:.0f}" for b in row["last_batches"]), flush=True)
-            for commit, index, factor, after in row.get("balanced_after_steps", []):
-                what = f"balanced again after {after} steps" if after else "never balanced again"
-                print(f"    worker {index} {factor:g} times slower than at first from commit {commit}: {what}", flush=True)
+        before = alone_rate(options, quotas, speeds, common) if bsp else None
+        for number in range(options.rounds):
+            first = None
+            for mode in options.modes:
+                row = dict(bench_mode(options, quotas, speeds, common, mode), round=number)
+                first = first or row
+                row["over_" + first["mode"]] = row["steady_examples_per_second"] / first["steady_examples_per_second"]
+                if bsp:
+                    after = alone_rate(options, quotas, speeds, common)
+                    row["ideal"] = (before + after) / 2
+                    row["of_ideal"] = row["steady_examples_per_second"] / row["ideal"]
+                    before = after
+                result["rows"].append(row)
     finally:
         for quota in quotas:
             quota.close()
+    for mode in options.modes:
+        rows = [row for row in result["rows"] if row["mode"] == mode]
+        line = f"  {mode:13}"
+        for key, what in (("of_ideal", "of the ideal"), ("over_" + options.modes[0], "x " + options.modes[0])):
+            if key in rows[0] and (key == "of_ideal" or mode != options.modes[0]):
+                values = [row[key] for row in rows]
+                line += f" {statistics.median(values):.2f} {what}"
+                if len(values) > 1:
+                    line += " (" + ", ".join(f"{v:.2f}" for v in values) + ")"
+        print(line, flush=True)
     return result
 
 
@@ -282,7 +304,8 @@ def main():
     parser.add_argument("--batch", type=int, default=1152, help="global batch size")
     parser.add_argument("--commits", type=int, default=60, help="steps of each mode")
     parser.add_argument("--off-commits", type=int, default=0, help="steps of mode off, whose steps are long; 0: as many")
-    parser.add_argument("--alone", type=int, default=25, help="steps of a worker measured alone, at most")
+    parser.add_argument("--alone", type=int, default=16, help="steps of a worker measured alone, at most")
+    parser.add_argument("--rounds", type=int, default=1, help="of all modes; the table gives medians")
     parser.add_argument("--change", action="append", default=[], metavar="COMMIT:WORKER:FACTOR",
                         help="from this commit on the worker is so many times slower than at first")
     parser.add_argument("--set", action="append", default=[], help="further fields of the experiment")
