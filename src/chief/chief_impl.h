@@ -239,7 +239,10 @@ struct Chief::Impl {
   double ClipScale(const SetState& set, std::int64_t samples) const;
   void Grant();
   std::vector<Incarnation> TrainingMembers() const;
+  bool PlannedForMembers() const;
   bool PlannedStepStands();
+  void PlanAhead();
+  void PlanAheadAgain();
   void GrantBsp(bool planned);
   void GrantAsync();
   std::optional<Share> CutShare(const WorkerState& worker, Epoch epoch, std::int64_t count);
@@ -403,6 +406,7 @@ struct Chief::Impl {
   std::deque<UpdateId> dropped;  // the newest of this generation: a server whose stream broke has not heard of all
   std::uint64_t provisional_returns = 0;  // ledger returns() when the provisional plan was made
   std::vector<Incarnation> provisional_members;
+  bool planned_ahead_again = false;  // since the step under way was bound
   std::deque<Decision> unapplied;  // by at least one server
 
   // --- batches

@@ -411,6 +411,7 @@ void Chief::Impl::Grant() {
     return;
   }
   phase_deadline = kNever;
+  if (bsp) PlanAheadAgain();
   bsp ? GrantBsp(planned) : GrantAsync();
 }
 
@@ -482,10 +483,34 @@ std::vector<Incarnation> Chief::Impl::TrainingMembers() const {
   return members;
 }
 
+bool Chief::Impl::PlannedForMembers() const {
+  return provisional_members == TrainingMembers() && ledger->returns() == provisional_returns;
+}
+
 // What the workers read ahead for is still what they are to compute.
 bool Chief::Impl::PlannedStepStands() {
-  return !provisional_members.empty() && provisional_members == TrainingMembers() &&
-         ledger->returns() == provisional_returns && provisional_global_batch == global_batch.size() && PlanStands();
+  return !provisional_members.empty() && PlannedForMembers() && provisional_global_batch == global_batch.size() &&
+         PlanStands();
+}
+
+// Who leaves says so, and who is lost is found out, while a step is under way: the next one's input is asked for anew
+// at once, and not when all wait for it. Once a step: its end plans anew too.
+void Chief::Impl::PlanAheadAgain() {
+  if (undecided.sets().empty() || provisional_members.empty() || planned_ahead_again || PlannedForMembers()) return;
+  planned_ahead_again = true;
+  ReleaseProvisional();
+  PlanAhead();
+}
+
+// Input for the step after the one that is under way may be read meanwhile.
+void Chief::Impl::PlanAhead() {
+  const std::int64_t max_commits = options.experiment.train.max_commits;
+  if (max_commits > 0 && static_cast<std::int64_t>(commit.value()) + 2 > max_commits) return;
+  bool ignored = false;
+  for (Share& share : PlanStep(&ignored)) SendProvisional(workers.At(share.worker), std::move(share));
+  provisional_returns = ledger->returns();
+  provisional_global_batch = global_batch.size();
+  provisional_members = TrainingMembers();
 }
 
 // Who is ready to join takes part from the step after a planned one on: nobody's input is read for nothing, and its own
@@ -522,14 +547,8 @@ void Chief::Impl::GrantBsp(bool planned) {
   }
 
   AdmitReady();
-  // Input for the step after this one may be read meanwhile.
-  const std::int64_t max_commits = options.experiment.train.max_commits;
-  if (max_commits > 0 && static_cast<std::int64_t>(commit.value()) + 2 > max_commits) return;
-  bool ignored = false;
-  for (Share& share : PlanStep(&ignored)) SendProvisional(workers.At(share.worker), std::move(share));
-  provisional_returns = ledger->returns();
-  provisional_global_batch = global_batch.size();
-  provisional_members = TrainingMembers();
+  PlanAhead();
+  planned_ahead_again = false;
 }
 
 std::int64_t Chief::Impl::AsyncBatch(const WorkerState& worker) {

@@ -101,4 +101,10 @@ void TuneAllocator() {
 #endif
 }
 
+void ReturnFreeMemory() {
+#if defined(__GLIBC__)
+  malloc_trim(0);
+#endif
+}
+
 }  // namespace evenkeel

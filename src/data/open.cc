@@ -10,6 +10,7 @@
 #include "data/source_files.h"
 #include "data/split.h"
 #include "data/statistics.h"
+#include "evenkeel/core/arena.h"
 #include "evenkeel/core/status.h"
 #include "evenkeel/data/dataset.h"
 
@@ -105,6 +106,7 @@ class Opener {
     EK_ASSIGN_OR_RETURN(opened.statistics_json, data::ToJson(statistics));
     opened.fingerprint = data::FingerprintOf(samples, opened.statistics_json);
     opened.dataset = data::MakeDataset(std::move(samples), statistics);
+    ReturnFreeMemory();  // files as read and as inflated, tables of text: twice the set and more
     return opened;
   }
 

@@ -475,7 +475,7 @@ void Worker::ReadAhead() {
   bool idle = false;
   {
     MutexLock lock(mutex_);
-    idle = !current_;
+    idle = !current_ && asked_ahead_ != ahead->version;
   }
   if (idle && ahead->version != Version{}) PullAhead(*ahead, ahead->version);
 }

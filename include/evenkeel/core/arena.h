@@ -45,5 +45,7 @@ class Arena {
 
 // Tunes malloc for large, long-lived blocks (no mmap threshold, no trimming). Call once, first thing in main().
 void TuneAllocator();
+// Gives back to the system what malloc keeps of freed memory: after work that took much more than it leaves.
+void ReturnFreeMemory();
 
 }  // namespace evenkeel

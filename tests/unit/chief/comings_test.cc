@@ -241,6 +241,23 @@ TEST_CASE("a worker that joins in bsp makes nobody read input for nothing, and r
   CHECK(bound.front().version == first.version);
 }
 
+TEST_CASE("a worker that leaves in bsp has the others read for the next step while the one under way goes on",
+          "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 100000;
+  options.seed = GENERATE(1u, 2u, 3u);
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 4; });
+  cluster.Inject(1, Message{cluster.EnvelopeOf(1), Leave{"told to", true}});
+  cluster.RunUntil([&] { return cluster.commits().back().decision.updates.size() == 2; });
+  REQUIRE(cluster.commits().back().decision.updates.size() == 2);
+  for (int worker : {0, 2}) {
+    const std::vector<Ticket> tickets = All<Ticket>(cluster.sent_to(worker));
+    // No step but the job's first began with a ticket of which nobody had heard.
+    CHECK(std::count_if(tickets.begin(), tickets.end(), [](const Ticket& t) { return t.bound; }) == 1);
+  }
+}
+
 TEST_CASE("a fenced process takes its name again as a new incarnation, but not from another process", "[chief]") {
   FakeClusterOptions options;
   options.samples = 100000;
