@@ -55,7 +55,8 @@ void ChiefProcess::OnTimer() {
 void ChiefProcess::TickNow() { Take(chief_->Tick(environment_.scheduler.now())); }
 
 void ChiefProcess::OnMessage(SessionId stream, Message message, Payload) {
-  streams_.insert(stream);
+  std::string& name = streams_[stream];
+  if (const auto* join = std::get_if<Join>(&message.body)) name = join->name;
   std::vector<std::pair<SessionId, Message>> messages;
   messages.emplace_back(stream, std::move(message));
   environment_.interposer.BeforeChief(messages);
@@ -86,13 +87,17 @@ OrderReply ChiefProcess::Order(Body order) {
 void ChiefProcess::Stop() { Take(chief_->Stop("told to", environment_.scheduler.now())); }
 
 void ChiefProcess::CloseAll() {
-  for (SessionId stream : std::exchange(streams_, {})) environment_.network.Close(*this, stream);
+  for (const auto& [stream, name] : std::exchange(streams_, {})) environment_.network.Close(*this, stream);
 }
 
 void ChiefProcess::Take(ChiefActions actions) {
   environment_.interposer.AfterChief(actions);
   for (ChiefAction& action : actions) {
     if (auto* send = std::get_if<SendAction>(&action)) {
+      const auto stream = streams_.find(send->session);
+      if (std::holds_alternative<LeaveNow>(send->message.body) && stream != streams_.end()) {
+        environment_.invariants.ToldToLeave(stream->second);
+      }
       environment_.invariants.ChiefSends(send->message);
       environment_.network.Send(*this, send->session, std::move(send->message));
     } else if (auto* close = std::get_if<CloseAction>(&action)) {

@@ -3,7 +3,7 @@
 
 #include <memory>
 #include <optional>
-#include <set>
+#include <map>
 #include <string>
 
 #include "evenkeel/chief/chief.h"
@@ -44,7 +44,7 @@ class ChiefProcess final : public Peer {
   Rng rng_;
   const ChiefOptions options_;
   std::unique_ptr<Chief> chief_;
-  std::set<SessionId> streams_;
+  std::map<SessionId, std::string> streams_;  // and whose they are, once it has joined
   TimePoint disk_free_{};
   int failing_manifests_ = 0;
   std::optional<EndAction> end_;

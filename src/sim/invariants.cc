@@ -188,7 +188,7 @@ std::int64_t Invariants::LeastClock(const Clock& from) const {
   return least;
 }
 
-void Invariants::Drained(const std::string& name) {
+void Invariants::ToldToLeave(const std::string& name) {
   for (auto& [incarnation, member] : admitted_) {
     if (member.name == name) member.leaving = true;
   }

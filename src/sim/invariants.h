@@ -46,7 +46,7 @@ class Invariants {
   void ChiefSends(const Message& message);
   void LogAppended(const LogRecord& record);
   // The chief has agreed to let a member go.
-  void Drained(const std::string& name);
+  void ToldToLeave(const std::string& name);
   void JobEnded(const EndAction& end, const std::map<Version, Manifest>& manifests);
   // What a part of a checkpoint stands for.
   struct Part {

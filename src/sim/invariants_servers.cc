@@ -65,8 +65,9 @@ void Invariants::ServerAdopts(std::uint32_t server, const Held& held) {
   Server& state = servers_[server];
   const std::string name =
       absl::StrCat(Name(server), " adopts ", ToString(held.version), " in layout ", held.layout.value());
-  // It goes on in the line in which the servers that it fetched from are.
-  const Term line_term = LineTerm(held.version.generation, held.term);
+  // It goes on in the line in which the servers that it fetched from are; who was held up may do so when that is gone.
+  const Term known = LineTerm(held.version.generation, held.term);
+  const Term line_term = known == Term{} ? held.term : known;
   if (state.holds && std::pair(line_term, held.version) < std::pair(state.held_in, state.version)) {
     Break(absl::StrCat(name, ", after ", ToString(state.version)));
   }

@@ -81,7 +81,7 @@ bool World::Apply(const Fault& fault) {
     case FaultKind::kDrain:
       return Order(fault, Drain{fault.node}, [this, name = fault.node](const OrderReply& reply) {
         // Of two processes of one name the one that waits leaves.
-        if (!absl::StrContains(reply.message, "had not begun")) invariants_.Drained(name);
+        if (!absl::StrContains(reply.message, "had not begun")) invariants_.ToldToLeave(name);
       });
     case FaultKind::kScale:
       return Scale(fault);
