@@ -238,7 +238,6 @@ struct Chief::Impl {
   void MeasureRate(std::int64_t committed);
   double ClipScale(const SetState& set, std::int64_t samples) const;
   void Grant();
-  std::vector<Incarnation> TrainingMembers() const;
   bool PlannedForMembers() const;
   bool PlannedStepStands();
   void PlanAhead();
@@ -404,10 +403,11 @@ struct Chief::Impl {
   UpdateTable undecided;
   SetNumber last_set;
   std::deque<UpdateId> dropped;  // the newest of this generation: a server whose stream broke has not heard of all
-  std::uint64_t provisional_returns = 0;  // ledger returns() when the provisional plan was made
-  std::vector<Incarnation> provisional_members;
+  // When the provisional plan was made, if there is one: the ledger's returns(), the workers' training_changes().
+  std::uint64_t provisional_returns = 0;
+  std::optional<std::uint64_t> provisional_training;
   bool planned_ahead_again = false;  // since the step under way was bound
-  std::deque<Decision> unapplied;  // by at least one server
+  std::deque<Decision> unapplied;    // by at least one server
 
   // --- batches
   std::optional<BatchController> batches;  // modes proportional and model

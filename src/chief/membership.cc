@@ -264,7 +264,7 @@ std::int64_t Chief::Impl::ExpectedBatch(const WorkerState& worker) const {
   const std::int64_t total = global_batch.size();
   const bool by_size = !options.batch_sizes.empty(), by_speed = !options.experiment.batching.speeds.empty();
   if (!by_size && !by_speed) {
-    const std::int64_t place = first_grant_done ? worker.rank.value_or(workers.LowestFreeRank()).value()
+    const std::int64_t place = first_grant_done ? (worker.rank ? *worker.rank : workers.LowestFreeRank()).value()
                                                 : static_cast<std::int64_t>(ListedPlace(worker.name));
     return std::max<std::int64_t>(1, total / members + (place < total % members ? 1 : 0));
   }

@@ -256,7 +256,7 @@ void Chief::Impl::RollBack(const std::string& reason) {
   }
   undecided.Clear();
   dropped.clear();
-  provisional_members.clear();
+  provisional_training.reset();
   unapplied.clear();
   measured.clear();
   restored_norms.reset();

@@ -391,7 +391,7 @@ void Chief::Impl::ReleaseProvisional(const WorkerState& worker) {
 
 void Chief::Impl::ReleaseProvisional() {
   while (!workers.with_provisional().empty()) ReleaseProvisional(workers.At(*workers.with_provisional().begin()));
-  provisional_members.clear();
+  provisional_training.reset();
 }
 
 bool Chief::Impl::MayBindMore() const {
@@ -477,26 +477,19 @@ std::vector<Share> Chief::Impl::PlanStep(bool* last_of_epoch) {
   return shares;
 }
 
-std::vector<Incarnation> Chief::Impl::TrainingMembers() const {
-  std::vector<Incarnation> members;
-  for (const WorkerState* worker : workers.TrainingByRank()) members.push_back(worker->incarnation);
-  return members;
-}
-
 bool Chief::Impl::PlannedForMembers() const {
-  return provisional_members == TrainingMembers() && ledger->returns() == provisional_returns;
+  return provisional_training == workers.training_changes() && ledger->returns() == provisional_returns;
 }
 
 // What the workers read ahead for is still what they are to compute.
 bool Chief::Impl::PlannedStepStands() {
-  return !provisional_members.empty() && PlannedForMembers() && provisional_global_batch == global_batch.size() &&
-         PlanStands();
+  return provisional_training && PlannedForMembers() && provisional_global_batch == global_batch.size() && PlanStands();
 }
 
 // Who leaves says so, and who is lost is found out, while a step is under way: the next one's input is asked for anew
 // at once, and not when all wait for it. Once a step: its end plans anew too.
 void Chief::Impl::PlanAheadAgain() {
-  if (undecided.sets().empty() || provisional_members.empty() || planned_ahead_again || PlannedForMembers()) return;
+  if (undecided.sets().empty() || !provisional_training || planned_ahead_again || PlannedForMembers()) return;
   planned_ahead_again = true;
   ReleaseProvisional();
   PlanAhead();
@@ -510,7 +503,7 @@ void Chief::Impl::PlanAhead() {
   for (Share& share : PlanStep(&ignored)) SendProvisional(workers.At(share.worker), std::move(share));
   provisional_returns = ledger->returns();
   provisional_global_batch = global_batch.size();
-  provisional_members = TrainingMembers();
+  provisional_training = workers.training_changes();
 }
 
 // Who is ready to join takes part from the step after a planned one on: nobody's input is read for nothing, and its own
@@ -528,7 +521,7 @@ void Chief::Impl::GrantBsp(bool planned) {
     ReleaseProvisional();
     shares = PlanStep(&last_of_epoch);
   }
-  provisional_members.clear();
+  provisional_training.reset();
   if (shares.empty()) return;
   last_set = last_set.Next();
   if (last_of_epoch) undecided.MarkEpochEnd(last_set);

@@ -87,6 +87,7 @@ class WorkerTable {
     change(own);
     const Roles after = RolesOf(own);
     if (before == after) return;
+    if (before.rank != after.rank || before.leaving != after.leaving) ++training_changes_;
     Unlist(own.incarnation, before);
     List(own.incarnation, after);
   }
@@ -110,6 +111,7 @@ class WorkerTable {
   std::int64_t LeastClock() const;  // 0 without any
   // Without those that leave.
   int training() const { return training_; }
+  std::uint64_t training_changes() const { return training_changes_; }  // of who trains and at which rank
   std::vector<const WorkerState*> TrainingByRank() const;
   // The least of those that hold or may hold a ticket; nullopt without any.
   std::optional<std::int64_t> LeastHeldClock() const;
@@ -142,6 +144,7 @@ class WorkerTable {
   std::set<std::pair<std::uint64_t, Incarnation>> by_nonce_;
   std::map<Rank, Incarnation> by_rank_;
   int training_ = 0;
+  std::uint64_t training_changes_ = 0;
   std::map<std::int64_t, int> clocks_, held_clocks_;  // how many have it
   std::set<IdleKey> idle_, idle_with_provisional_;
   std::set<Incarnation> ready_, with_provisional_;

@@ -180,8 +180,7 @@ struct Ticket {
   Epoch epoch;
   RangeList positions;
   bool bound = false;
-  Version
-      version;  // bound: compute on this version or a newer one; provisional: what it will be if all goes well, or {}
+  Version version;  // bound: compute on it or on a newer one; provisional: what it will be if all goes well, or {}
   std::int64_t deadline_ms = 0;  // bound: the holder is fenced after so long; provisional: so long it will have, or 0
   bool offer = false;            // bound: stage with Stage.offered; servers ask for the payloads as they have room
   friend bool operator==(const Ticket&, const Ticket&) = default;
