@@ -240,12 +240,12 @@ struct Chief::Impl {
   void Grant();
   bool PlannedForMembers() const;
   bool PlannedStepStands();
-  void PlanAhead();
+  void PlanAhead(bool again = false);
   void PlanAheadAgain();
   void GrantBsp(bool planned);
   void GrantAsync();
   std::optional<Share> CutShare(const WorkerState& worker, Epoch epoch, std::int64_t count);
-  std::vector<Share> PlanStep(bool* last_of_epoch);
+  std::vector<Share> PlanStep(bool* last_of_epoch, bool again = false);
   void BindShare(const WorkerState& worker, Share share, SetNumber set, bool known, bool offer);
   void SendProvisional(const WorkerState& worker, Share share);
   void ReleaseProvisional();  // of all
@@ -253,7 +253,7 @@ struct Chief::Impl {
   std::optional<Share> TakeProvisional(const WorkerState& worker);
   std::int64_t AsyncBatch(const WorkerState& worker);
   std::int64_t LeastBatch() const;
-  std::map<Incarnation, std::int64_t> CutBatch(std::int64_t total);
+  std::map<Incarnation, std::int64_t> CutBatch(std::int64_t total, bool again = false);
   bool BindIdle(const WorkerState& worker);
   bool MayBindMore() const;
   Duration TicketTime(const WorkerState& worker, std::int64_t samples) const;

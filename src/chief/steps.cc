@@ -404,8 +404,9 @@ bool Chief::Impl::MayBindMore() const {
 void Chief::Impl::Grant() {
   if (!FirstGrantMayCome()) return;
   const bool bsp = options.experiment.train.sync.mode == SyncConfig::Mode::kBsp;
-  const bool planned = bsp && undecided.sets().empty() && PlannedStepStands();
-  if (!bsp || (undecided.sets().empty() && !planned)) AdmitReady();
+  const bool may_bind = undecided.sets().empty() && MayBindMore();
+  const bool planned = bsp && may_bind && PlannedStepStands();
+  if (!bsp || (may_bind && !planned)) AdmitReady();
   if (workers.training() < options.experiment.membership.workers_min) {
     if (phase_deadline == kNever) Await(options.experiment.membership.join_timeout);
     return;
@@ -422,12 +423,12 @@ std::int64_t Chief::Impl::LeastBatch() const {
 }
 
 // Shares of `total` samples for all admitted workers: by measured step times where batching.mode says so, else by
-// weights.
-std::map<Incarnation, std::int64_t> Chief::Impl::CutBatch(std::int64_t total) {
+// weights. `again`: of a step that has been cut already.
+std::map<Incarnation, std::int64_t> Chief::Impl::CutBatch(std::int64_t total, bool again) {
   std::map<Incarnation, std::int64_t> counts;
   if (batches) {
     const bool whole = total == global_batch.size();
-    auto plan = whole ? batches->Plan(total) : batches->PlanRemainder(total);
+    auto plan = !whole ? batches->PlanRemainder(total) : again ? batches->PlanAgain(total) : batches->Plan(total);
     if (plan.ok()) {
       for (const BatchShare& share : *plan) counts[share.worker] = share.batch;
       if (std::exchange(said_plans, batches->plans()) != batches->plans()) Say(BatchesLine());
@@ -462,14 +463,14 @@ std::map<Incarnation, std::int64_t> Chief::Impl::CutBatch(std::int64_t total) {
 }
 
 // The B lowest free positions of the next epoch, cut in rank order by the workers' weights.
-std::vector<Share> Chief::Impl::PlanStep(bool* last_of_epoch) {
+std::vector<Share> Chief::Impl::PlanStep(bool* last_of_epoch, bool again) {
   std::vector<Share> shares;
   const std::optional<Epoch> epoch = ledger->NextEpoch();
   if (!epoch) return shares;
   const std::int64_t free = ledger->FreeIn(*epoch);
   const std::int64_t total = std::min(global_batch.size(), free);
   *last_of_epoch = total == free;
-  const std::map<Incarnation, std::int64_t> counts = CutBatch(total);
+  const std::map<Incarnation, std::int64_t> counts = CutBatch(total, again);
   for (const WorkerState* worker : workers.TrainingByRank()) {
     const std::int64_t count = counts.at(worker->incarnation);
     if (count > 0) shares.push_back(*CutShare(*worker, *epoch, count));
@@ -483,24 +484,30 @@ bool Chief::Impl::PlannedForMembers() const {
 
 // What the workers read ahead for is still what they are to compute.
 bool Chief::Impl::PlannedStepStands() {
-  return provisional_training && PlannedForMembers() && provisional_global_batch == global_batch.size() && PlanStands();
+  return provisional_training && !workers.with_provisional().empty() && PlannedForMembers() &&
+         provisional_global_batch == global_batch.size() && PlanStands();
 }
 
 // Who leaves says so, and who is lost is found out, while a step is under way: the next one's input is asked for anew
-// at once, and not when all wait for it. Once a step: its end plans anew too.
+// at once, and not when all wait for it. Once a step, for its end plans anew too; so not before it is known whether the
+// samples of who was lost return.
 void Chief::Impl::PlanAheadAgain() {
   if (undecided.sets().empty() || !provisional_training || planned_ahead_again || PlannedForMembers()) return;
+  const bool open = std::any_of(undecided.fenced().begin(), undecided.fenced().end(),
+                                [this](UpdateId id) { return !undecided.At(id).staged_everywhere(); });
+  if (open) return;
   planned_ahead_again = true;
   ReleaseProvisional();
-  PlanAhead();
+  AdmitReady();
+  PlanAhead(/*again=*/true);
 }
 
 // Input for the step after the one that is under way may be read meanwhile.
-void Chief::Impl::PlanAhead() {
+void Chief::Impl::PlanAhead(bool again) {
   const std::int64_t max_commits = options.experiment.train.max_commits;
   if (max_commits > 0 && static_cast<std::int64_t>(commit.value()) + 2 > max_commits) return;
   bool ignored = false;
-  for (Share& share : PlanStep(&ignored)) SendProvisional(workers.At(share.worker), std::move(share));
+  for (Share& share : PlanStep(&ignored, again)) SendProvisional(workers.At(share.worker), std::move(share));
   provisional_returns = ledger->returns();
   provisional_global_batch = global_batch.size();
   provisional_training = workers.training_changes();

@@ -27,7 +27,7 @@ const WorkerState& WorkerTable::Add(WorkerState worker) {
   by_name_.emplace(it->second.name, incarnation);
   by_nonce_.emplace(it->second.nonce, incarnation);
   List(incarnation, RolesOf(it->second));
-  if (it->second.rank) ++training_changes_;
+  if (RolesOf(it->second).TrainingRank()) ++training_changes_;
   return it->second;
 }
 
@@ -36,7 +36,7 @@ WorkerState WorkerTable::Remove(Incarnation incarnation) {
   EK_CHECK(!node.empty());
   WorkerState worker = std::move(node.mapped());
   Unlist(incarnation, RolesOf(worker));
-  if (worker.rank) ++training_changes_;
+  if (RolesOf(worker).TrainingRank()) ++training_changes_;
   by_name_.erase({worker.name, incarnation});
   by_nonce_.erase({worker.nonce, incarnation});
   return worker;

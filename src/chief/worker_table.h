@@ -87,7 +87,7 @@ class WorkerTable {
     change(own);
     const Roles after = RolesOf(own);
     if (before == after) return;
-    if (before.rank != after.rank || before.leaving != after.leaving) ++training_changes_;
+    if (before.TrainingRank() != after.TrainingRank()) ++training_changes_;
     Unlist(own.incarnation, before);
     List(own.incarnation, after);
   }
@@ -132,6 +132,7 @@ class WorkerTable {
     std::optional<Rank> rank;
     std::int64_t clock = 0;
     bool ready = false, leaving = false, bound = false, provisional = false;
+    std::optional<Rank> TrainingRank() const { return leaving ? std::nullopt : rank; }
     friend bool operator==(const Roles&, const Roles&) = default;
   };
   static Roles RolesOf(const WorkerState& worker);

@@ -49,7 +49,7 @@ std::size_t FirstRoom(absl::string_view compressed) {
     said = said << 8 | static_cast<unsigned char>(compressed[compressed.size() - i]);
   }
   const std::size_t guess = said <= 16 * compressed.size() ? said + 1 : 4 * compressed.size();
-  return std::max<std::size_t>(guess, 1 << 16);
+  return std::max<std::size_t>({guess, compressed.size(), 1 << 16});
 }
 
 // All members of a gzip file, one after another (RFC 1952, 2.2).

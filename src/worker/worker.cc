@@ -467,7 +467,7 @@ void Worker::ReadAhead() {
   std::optional<Ticket> ahead;
   {
     MutexLock lock(mutex_);
-    ahead = ahead_;
+    if (!bound_) ahead = ahead_;  // else what is read for the bound one would go for it
   }
   if (!ahead || requested_ == ahead->update) return;
   loader_->Request(ahead->update, ahead->epoch, ahead->positions);

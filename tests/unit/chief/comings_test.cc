@@ -256,6 +256,29 @@ TEST_CASE("a worker that leaves in bsp has the others read for the next step whi
     // No step but the job's first began with a ticket of which nobody had heard.
     CHECK(std::count_if(tickets.begin(), tickets.end(), [](const Ticket& t) { return t.bound; }) == 1);
   }
+  // Its goodbye changes nothing any more: of all tickets one was replaced, and one is ahead of its step.
+  const std::size_t so_far = cluster.commits().size();
+  cluster.RunUntil([&] { return cluster.commits().size() == so_far + 4; });
+  for (int worker : {0, 2}) {
+    CHECK(All<Bind>(cluster.sent_to(worker)).size() + 3 >= All<Ticket>(cluster.sent_to(worker)).size());
+  }
+}
+
+TEST_CASE("a worker that is lost in bsp has the others read for the next step before its own is over", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 100000;
+  options.overrides = "membership.lease_ms=2000 membership.renew_ms=500";
+  options.seed = GENERATE(1u, 2u, 3u);
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 4; });
+  cluster.KillWorker(1);
+  cluster.RunUntil([&] { return cluster.commits().back().decision.updates.size() == 2; });
+  const std::size_t so_far = cluster.commits().size();
+  cluster.RunUntil([&] { return cluster.commits().size() == so_far + 4; });
+  for (int worker : {0, 2}) {
+    const std::vector<Ticket> tickets = All<Ticket>(cluster.sent_to(worker));
+    CHECK(std::count_if(tickets.begin(), tickets.end(), [](const Ticket& t) { return t.bound; }) == 1);
+  }
 }
 
 TEST_CASE("a fenced process takes its name again as a new incarnation, but not from another process", "[chief]") {
