@@ -1,9 +1,11 @@
 // A cluster's result is that of a plain loop in one process: the mean over the step's samples, whatever each worker's
 // share.
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "evenkeel/checkpoint/checkpoint.h"
 #include "evenkeel/core/storage.h"
 #include "evenkeel/data/dataset.h"
@@ -117,6 +119,18 @@ TEST_CASE("the mean is right when workers take unequal shares", "[scenario]") {
   const Experiment experiment =
       Mlp({"train.epochs=1", R"(batching={"mode": "static", "speeds": [7, 1, 3], "min_batch_size": 1})"});
   CompareWithLoop(experiment, 3, 2, TrainAlone(experiment));
+}
+
+// A worker that wakes late finds the next step's ticket and the one after it: what it has read for the former stays.
+TEST_CASE("while nobody comes or goes each sample is read once an epoch", "[scenario]") {
+  constexpr int kEpochs = 40;
+  TempFolder folder;
+  std::atomic<std::int64_t> read{0};
+  const Ended ended = RunCluster({Mlp({absl::StrCat("train.epochs=", kEpochs), "train.global_batch_size=16"}), 3, 2,
+                                  folder.path(), [&read](Cluster&, int, std::int64_t) { ++read; }});
+  INFO(ended.ToString());
+  REQUIRE(ended.all_ok());
+  CHECK(read == kEpochs * kSamples);
 }
 
 }  // namespace
