@@ -149,7 +149,7 @@ def judge(rows, marks, commits):
             at += 1
         if event == "worker joins":
             at = next(i for i in range(at + 1, len(rows)) if JOINER in rows[i]["workers"]) - 1
-        until = next(i for i in range(at, len(rows)) if times[i][2] >= times[at][2] + STRETCH_SECONDS)
+        until = next((i for i in range(at, len(gaps)) if times[i][2] >= times[at][2] + STRETCH_SECONDS), len(gaps))
         counts = until
         if event in ("quiet", "worker joins"):
             counts = at + commits

@@ -36,11 +36,11 @@ class Commits:
         self.first_ticket = float("inf")
 
     def read(self):
-        """Looks again, after a pause; true once there are rows that were not there before."""
+        """Looks again, after a pause."""
         time.sleep(POLL_SECONDS)
         harness.check(self.running.popen.poll() is None, f"{self.running.name} ended:\n{self.job.logs()}")
         if not os.path.exists(self.path):
-            return False
+            return
         with open(self.path) as file:
             file.seek(self.at)
             self.rest += file.read()
@@ -53,7 +53,6 @@ class Commits:
         self.rows += rows
         for row in rows:
             self.first_ticket = min(self.first_ticket, now - float(row["seconds"]))
-        return bool(rows)
 
     def first_with(self, worker):
         """When the first commit was that holds an update of a worker with this in its name; waits for it."""
