@@ -1,6 +1,7 @@
 #include "evenkeel/chief/chief.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -187,6 +188,7 @@ TimePoint Chief::NextDeadline() const {
   TimePoint next = impl.last_tick + std::chrono::milliseconds(500);
   next = std::min({next, impl.phase_deadline, impl.leases.NextExpiry(), impl.undecided.NextDeadline()});
   if (impl.move) next = std::min(next, impl.move->deadline);
+  if (impl.move && impl.move->connect_until > impl.last_tick) next = std::min(next, impl.move->connect_until);
   if (impl.phase == Phase::kGathering && impl.replace_until > impl.last_tick) next = std::min(next, impl.replace_until);
   return std::max(next, impl.last_tick + std::chrono::milliseconds(1));
 }
@@ -330,6 +332,7 @@ void Chief::Impl::Dispatch(SessionId session, Message& message) {
   if (const WorkerState* worker = workers.BySession(session)) {
     if (auto* ready = std::get_if<Ready>(&message.body)) return OnReady(session, *ready);
     if (auto* report = std::get_if<StepReport>(&message.body)) return OnStepReport(session, *report);
+    if (auto* connected = std::get_if<ConnectedAhead>(&message.body)) return OnConnectedAhead(*worker, *connected);
     if (auto* leave = std::get_if<Leave>(&message.body)) {
       return leave->after_ticket ? BeginToLeave(*worker, leave->reason)
                                  : Fence(worker->incarnation, leave->reason, true);
@@ -394,7 +397,10 @@ void Chief::Impl::CheckDeadlines() {
     for (TimePoint* deadline : {&phase_deadline, &first_grant_by, &replace_until}) {
       if (*deadline != kNever) *deadline += gap;
     }
-    if (move) move->deadline += gap;
+    if (move) {
+      move->deadline += gap;
+      move->connect_until += gap;
+    }
     undecided.ShiftDeadlines(gap);
   }
   for (Incarnation member : leases.Expire(now)) {
@@ -420,6 +426,14 @@ void Chief::Impl::CheckDeadlines() {
     for (Incarnation member : move->members) {
       if (const ServerState* server = FindServer(member); AwaitedInMove(*server)) late.push_back(server->name);
     }
+    std::set<std::string> steps;
+    if (late.empty()) {
+      for (const auto& [id, update] : undecided.updates()) {
+        if (const WorkerState* worker = workers.Find(update.share.worker)) steps.insert(worker->name);
+      }
+    }
+    if (!steps.empty()) late.push_back(absl::StrCat("the steps of ", absl::StrJoin(steps, ", ")));
+    if (late.empty() && checkpoint) late.push_back("the checkpoint under way");
     AbandonMove(absl::StrCat("waited ", ToSeconds(options.experiment.membership.ps_replacement_timeout), " s for ",
                              absl::StrJoin(late, ", ")));
   }

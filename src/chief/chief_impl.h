@@ -67,7 +67,10 @@ struct LayoutMove {
   LayoutNumber layout;
   std::vector<Incarnation> members;  // in its order
   std::set<Incarnation> prepared;
-  bool filling = false;  // nothing is decided meanwhile
+  std::set<Incarnation> connected;   // workers with streams to all of them
+  TimePoint connect_until = kNever;  // others are not waited for any more
+  bool ready = false;                // from then on nothing is bound, but while a checkpoint is under way
+  bool filling = false;              // nothing is decided meanwhile
   std::set<Incarnation> filled;
   const std::set<Incarnation>& done() const { return filling ? filled : prepared; }
   TimePoint deadline = kNever;
@@ -191,6 +194,9 @@ struct Chief::Impl {
   void OnPrepared(const ServerState& server, const Prepared& prepared);
   void OnFilled(const ServerState& server, const Filled& filled);
   bool AwaitedInMove(const ServerState& server) const;
+  bool WorkersConnectedAhead();
+  void SendConnectAhead(const WorkerState& worker);
+  void OnConnectedAhead(const WorkerState& worker, const ConnectedAhead& connected);
   void BeginMove(std::vector<Incarnation> members);
   void FillPlaces();
   void SwitchLayout();

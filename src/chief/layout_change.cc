@@ -154,7 +154,11 @@ void Chief::Impl::ChangeLayout() {
     if (now >= next_move) BeginMove(*std::move(wanted));
     return;
   }
-  if (move->prepared.size() < move->members.size()) return;
+  if (!move->ready) {
+    if (move->prepared.size() < move->members.size() || !WorkersConnectedAhead()) return;
+    move->ready = true;
+    move->deadline = now + options.experiment.membership.ps_replacement_timeout;
+  }
   layout_next = true;
   layout_due = !checkpoint;  // training goes on until that is complete
   const bool connected =
@@ -193,10 +197,43 @@ void Chief::Impl::BeginMove(std::vector<Incarnation> members) {
   move->layout = newest_layout;
   move->members = std::move(members);
   move->deadline = now + options.experiment.membership.ps_replacement_timeout;
+  move->connect_until = now + options.experiment.membership.ps_replacement_timeout / 2;
   std::vector<std::string> names;
   for (Incarnation member : move->members) names.push_back(FindServer(member)->name);
   Say(absl::StrCat("layout ", move->layout.value(), " is prepared: ", absl::StrJoin(names, ", ")));
   for (Incarnation member : move->members) SendPrepare(*FindServer(member));
+  for (const auto& [incarnation, worker] : workers) SendConnectAhead(worker);
+}
+
+// So that no step waits for it. Training goes on meanwhile; whoever cannot does not hold up the move for ever.
+bool Chief::Impl::WorkersConnectedAhead() {
+  std::vector<std::string> late;
+  for (const auto& [incarnation, worker] : workers) {
+    if (!worker.rank || worker.session == SessionId{} || move->connected.contains(incarnation)) continue;
+    if (now < move->connect_until) return false;
+    move->connected.insert(incarnation);  // said once
+    late.push_back(worker.name);
+  }
+  if (!late.empty()) {
+    Say(absl::StrCat("layout ", move->layout.value(), " does not wait any more for streams of ",
+                     absl::StrJoin(late, ", "), " to its servers"),
+        LogLevel::kWarning);
+  }
+  return true;
+}
+
+void Chief::Impl::SendConnectAhead(const WorkerState& worker) {
+  ConnectAhead connect{move->layout, {}};
+  for (Incarnation member : move->members) {
+    const ServerState* server = FindServer(member);
+    if (server == nullptr) return;  // lost, and the move goes with it
+    connect.servers.push_back({server->address, server->incarnation, server->name});
+  }
+  Send(worker.session, std::move(connect));
+}
+
+void Chief::Impl::OnConnectedAhead(const WorkerState& worker, const ConnectedAhead& connected) {
+  if (move && connected.layout == move->layout) move->connected.insert(worker.incarnation);
 }
 
 void Chief::Impl::FillPlaces() {
@@ -277,6 +314,7 @@ void Chief::Impl::DropMove() {
   for (Incarnation member : move->members) {
     if (const ServerState* server = FindServer(member)) Send(server->session, Abandon{move->layout});
   }
+  for (const auto& [incarnation, worker] : workers) Send(worker.session, ConnectAhead{move->layout, {}});
   move.reset();
   layout_next = layout_due = false;
 }

@@ -286,6 +286,9 @@ void Chief::Impl::WelcomeWorker(const WorkerState& worker) {
   welcome.servers = ServerAddresses();
   welcome.likely_samples = ExpectedBatch(worker);
   Send(worker.session, std::move(welcome));
+  if (!move) return;
+  move->connected.erase(worker.incarnation);  // a Welcome takes the streams back
+  SendConnectAhead(worker);
 }
 
 void Chief::Impl::ResumeWorkerSession(const WorkerState& worker) {

@@ -54,4 +54,6 @@
   X(Pull, pull)                            \
   X(PullData, pull_data)                   \
   X(Fetch, fetch)                          \
-  X(FetchData, fetch_data)
+  X(FetchData, fetch_data)                 \
+  X(ConnectAhead, connect_ahead)           \
+  X(ConnectedAhead, connected_ahead)

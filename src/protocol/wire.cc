@@ -351,6 +351,15 @@ void Map(D& d, In<D, Prepared> m, Out<D, pb::Prepared> p) {
   EK_VALUE(error);
 }
 template <class D>
+void Map(D& d, In<D, ConnectAhead> m, Out<D, pb::ConnectAhead> p) {
+  EK_VALUE(layout);
+  EK_LIST(servers);
+}
+template <class D>
+void Map(D& d, In<D, ConnectedAhead> m, Out<D, pb::ConnectedAhead> p) {
+  EK_VALUE(layout);
+}
+template <class D>
 void Map(D& d, In<D, ReadDecisions> m, Out<D, pb::ReadDecisions> p) {
   EK_MESSAGE(after);
 }

@@ -78,10 +78,10 @@ Actions Server::OnWorkerMessage(SessionId session, const Message& message, TimeP
 }
 
 // A worker connects before it is admitted, so an unknown incarnation is let in: it may neither stage nor read until the
-// chief has named it.
+// chief has named it. So it does before a layout rules for which this server makes ready.
 void Server::OnHello(SessionId session, const Envelope& envelope, const Hello& hello) {
   auto refusal = CheckJob(envelope);
-  if (!refusal && !configured_) refusal = Refusal{RefuseReason::kRetry, "has no parameters yet"};
+  if (!refusal && !configured_ && !prepared_) refusal = Refusal{RefuseReason::kRetry, "has no parameters yet"};
   if (!refusal && fenced_.contains(envelope.sender)) {
     refusal = Refusal{RefuseReason::kStaleIncarnation,
                       absl::StrCat(hello.name, ", incarnation ", envelope.sender.value(), ", has been fenced")};

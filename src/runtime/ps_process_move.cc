@@ -3,9 +3,15 @@
 #include <utility>
 
 #include "evenkeel/core/status.h"
+#include "evenkeel/core/timeline.h"
 #include "runtime/ps_process.h"
 
 namespace evenkeel {
+namespace {
+
+constexpr std::string_view kTrack = "move";  // of the timeline
+
+}  // namespace
 
 void PsProcess::Do(ps::PreparePlace action) {
   MutexLock lock(mutex_);
@@ -54,7 +60,8 @@ void PsProcess::Run(const ps::FillPlace& work) {
     prepared = *prepared_;
     held = shard_;
   }
-  auto filled = [self = shared_from_this(), number = work.number](const absl::Status& status) {
+  auto filled = [self = shared_from_this(), number = work.number, begin = clock_.Now()](const absl::Status& status) {
+    TimelineSpan(kTrack, "fill the place", begin, self->clock_.Now());
     self->Turn([&] { return self->server_.OnFilled(number, status, self->clock_.Now()); });
   };
   EK_CHECK(prepared.own.empty() || held);
@@ -96,6 +103,7 @@ void PsProcess::Do(ps::AdoptPrepared action) {
 }
 
 void PsProcess::Run(const Adoption& work) {
+  const TimelineBlock timeline(kTrack, "adopt the place");
   std::shared_ptr<ps::Shard> former;
   work.shard->FinishMove(work.version);
   Turn([&] {
@@ -106,6 +114,7 @@ void PsProcess::Run(const Adoption& work) {
 
 // A copy, because the next step may change slots while the transport still sends.
 void PsProcess::Run(const ps::ServeFetch& work) {
+  const TimelineBlock timeline(kTrack, "serve state");
   const std::optional<Serving> serving = ServingTo(work.session);
   if (!serving || !serving->shard) return;
   const auto& [stream, memory, envelope] = *serving;

@@ -52,7 +52,12 @@ void WorkerProcess::End() {
   if (std::exchange(ended_, true)) return;
   StopComputing();
   if (chief_ != SessionId{}) environment_.network.Close(*this, chief_);
-  for (Link& link : links_) {
+  CloseAll(links_);
+  CloseAll(coming_);
+}
+
+void WorkerProcess::CloseAll(const std::vector<Link>& links) {
+  for (const Link& link : links) {
     if (link.stream != SessionId{}) environment_.network.Close(*this, link.stream);
   }
 }
@@ -81,8 +86,9 @@ void WorkerProcess::Leave() {
   if (ended_ || leaving_) return;
   leaving_ = left_ = true;
   StopComputing();
+  OnConnectAhead({});
+  CloseAll(links_);
   for (Link& link : links_) {
-    if (link.stream != SessionId{}) environment_.network.Close(*this, link.stream);
     link.stream = SessionId{};
     link.up = false;
     link.next_attempt = kNever;
@@ -102,8 +108,10 @@ void WorkerProcess::OnMessage(SessionId stream, Message message, Payload) {
   if (stream == chief_) {
     OnChief(std::move(message));
   } else {
-    for (Link& link : links_) {
-      if (link.stream == stream) OnServer(link, message);
+    for (std::vector<Link>* links : {&links_, &coming_}) {
+      for (Link& link : *links) {
+        if (link.stream == stream) OnServer(link, message, /*ahead=*/links == &coming_);
+      }
     }
   }
   Advance();
@@ -123,11 +131,13 @@ void WorkerProcess::OnClosed(SessionId stream) {
     LoseChief(now());
     if (leaving_ || job_over_) return End();
   }
-  for (Link& link : links_) {
-    if (link.stream != stream) continue;
-    link.stream = SessionId{};
-    if (std::exchange(link.up, false)) link.down_since = now();
-    link.next_attempt = now() + link.backoff->Next();
+  for (std::vector<Link>* links : {&links_, &coming_}) {
+    for (Link& link : *links) {
+      if (link.stream != stream) continue;
+      link.stream = SessionId{};
+      if (std::exchange(link.up, false)) link.down_since = now();
+      link.next_attempt = now() + link.backoff->Next();
+    }
   }
   Advance();
 }
@@ -154,6 +164,8 @@ void WorkerProcess::OnChief(Message message) {
   backoff_.Reset();
   if (const auto* welcome = std::get_if<Welcome>(&message.body)) {
     OnWelcome(*welcome);
+  } else if (const auto* order = std::get_if<ConnectAhead>(&message.body)) {
+    OnConnectAhead(*order);
   } else if (auto* ticket = std::get_if<Ticket>(&message.body)) {
     if (!ticket->bound) {
       ahead_ = std::move(*ticket);
@@ -199,10 +211,6 @@ void WorkerProcess::OnWelcome(const Welcome& welcome) {
     Supersede();
     bound_.reset();
     ahead_.reset();
-    for (const Link& link : links_) {
-      if (link.stream != SessionId{}) environment_.network.Close(*this, link.stream);
-    }
-    links_.clear();
   }
   welcome_ = welcome;
   links_layout_ = envelope_.layout;
@@ -210,17 +218,45 @@ void WorkerProcess::OnWelcome(const Welcome& welcome) {
                                         static_cast<std::uint32_t>(welcome.servers.size()));
   EK_CHECK(layout.ok());
   layout_ = std::make_shared<const ParameterLayout>(*std::move(layout));
-  for (const ServerAddress& server : welcome.servers) {
-    Link link;
-    link.server = server;
-    link.next_attempt = link.down_since = now();
-    link.backoff.emplace(Milliseconds(20), std::chrono::seconds(1), MixKey(nonce_, HashName(server.address)));
-    links_.push_back(std::move(link));
+  std::vector<Link> former = std::exchange(links_, {});
+  std::move(coming_.begin(), coming_.end(), std::back_inserter(former));
+  coming_.clear();
+  for (const ServerAddress& server : welcome.servers) links_.push_back(TakeOrMakeLink(former, server));
+  CloseAll(former);
+  layout_to_come_.reset();
+}
+
+// Whoever serves on keeps its stream.
+WorkerProcess::Link WorkerProcess::TakeOrMakeLink(std::vector<Link>& former, const ServerAddress& server) {
+  Link link;
+  link.server = server;
+  link.next_attempt = link.down_since = now();
+  link.backoff.emplace(Milliseconds(20), std::chrono::seconds(1), MixKey(nonce_, HashName(server.address)));
+  const auto kept =
+      std::find_if(former.begin(), former.end(), [&](const Link& other) { return other.server == server && other.up; });
+  if (kept != former.end()) {
+    link.stream = kept->stream;
+    link.up = true;
+    former.erase(kept);
   }
+  return link;
+}
+
+void WorkerProcess::OnConnectAhead(const ConnectAhead& order) {
+  if (links_.empty() || (leaving_ && !order.servers.empty())) return;
+  std::vector<Link> former = std::exchange(coming_, {});
+  for (const ServerAddress& server : order.servers) {
+    if (std::any_of(links_.begin(), links_.end(), [&](const Link& link) { return link.server == server; })) continue;
+    coming_.push_back(TakeOrMakeLink(former, server));
+  }
+  CloseAll(former);
+  layout_to_come_.reset();
+  if (!order.servers.empty()) layout_to_come_ = order.layout;
 }
 
 // A server that was lost has a replacement.
 void WorkerProcess::FollowServers(const Welcome& welcome) {
+  OnConnectAhead({});  // a Welcome takes it back
   for (std::size_t i = 0; i < std::min(links_.size(), welcome.servers.size()); ++i) {
     Link& link = links_[i];
     if (link.server.incarnation == welcome.servers[i].incarnation) continue;
@@ -246,7 +282,7 @@ void WorkerProcess::ToServer(Link& link, Body body, Payload payload) {
   environment_.network.Send(*this, link.stream, {std::move(envelope), std::move(body)}, payload);
 }
 
-void WorkerProcess::OnServer(Link& link, const Message& message) {
+void WorkerProcess::OnServer(Link& link, const Message& message, bool ahead) {
   if (!link.up) {
     if (std::holds_alternative<HelloAck>(message.body)) {
       link.up = true;
@@ -254,13 +290,14 @@ void WorkerProcess::OnServer(Link& link, const Message& message) {
       if (!link.pulled) link.pull_at = now();
       link.restage_at = now();
     } else if (const auto* refuse = std::get_if<Refuse>(&message.body)) {
-      if (refuse->reason != RefuseReason::kRetry) return End();
+      if (refuse->reason != RefuseReason::kRetry && !ahead) return End();
       environment_.network.Close(*this, link.stream);
       link.stream = SessionId{};
       link.next_attempt = now() + link.backoff->Next();
     }
     return;
   }
+  if (ahead) return;
   if (const auto* data = std::get_if<PullData>(&message.body)) {
     if (data->request != request_ || link.pulled) return;
     link.pulled_version = data->version;
@@ -310,11 +347,16 @@ void WorkerProcess::Advance() {
       LoseChief(renewal_.heard());
     }
   }
-  for (Link& link : links_) {
-    if (leaving_ || link.stream != SessionId{} || link.next_attempt > now()) continue;
-    if (link.down_since + membership.ps_timeout <= now()) return End();
-    link.stream = environment_.network.Connect(*this, link.server.address);
-    environment_.network.Send(*this, link.stream, {envelope_, Hello{machine()}});
+  for (std::vector<Link>* links : {&links_, &coming_}) {
+    for (Link& link : *links) {
+      if (leaving_ || link.stream != SessionId{} || link.next_attempt > now()) continue;
+      if (links == &links_ && link.down_since + membership.ps_timeout <= now()) return End();
+      link.stream = environment_.network.Connect(*this, link.server.address);
+      environment_.network.Send(*this, link.stream, {envelope_, Hello{machine()}});
+    }
+  }
+  if (layout_to_come_ && std::all_of(coming_.begin(), coming_.end(), [](const Link& l) { return l.up; })) {
+    ToChief(ConnectedAhead{*std::exchange(layout_to_come_, std::nullopt)});
   }
   if (!ready_ && !links_.empty() && std::all_of(links_.begin(), links_.end(), [](const Link& l) { return l.up; })) {
     ready_ = true;
@@ -342,6 +384,9 @@ void WorkerProcess::Advance() {
     if (!leaving_ && link.stream == SessionId{}) wake = std::min(wake, link.next_attempt);
     if (link.pull_at > now()) wake = std::min(wake, link.pull_at);
     if (link.restage_at > now()) wake = std::min(wake, link.restage_at);
+  }
+  for (const Link& link : coming_) {
+    if (!leaving_ && link.stream == SessionId{}) wake = std::min(wake, link.next_attempt);
   }
   environment_.scheduler.Wake(*this, std::max(wake, now() + std::chrono::microseconds(1)));
 }

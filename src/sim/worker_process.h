@@ -48,10 +48,13 @@ class WorkerProcess final : public Peer {
 
   void Connect();
   void OnChief(Message message);
-  void OnServer(Link& link, const Message& message);
+  void OnServer(Link& link, const Message& message, bool ahead);
   void OnLinkRefused(Link& link, const Refuse& refuse);
   void OnWelcome(const Welcome& welcome);
+  Link TakeOrMakeLink(std::vector<Link>& former, const ServerAddress& server);
   void FollowServers(const Welcome& welcome);
+  void OnConnectAhead(const ConnectAhead& order);
+  void CloseAll(const std::vector<Link>& links);
   void Supersede();
   void Advance();
   void StartStep();
@@ -87,6 +90,8 @@ class WorkerProcess final : public Peer {
   std::shared_ptr<const ParameterLayout> layout_;
   std::vector<Link> links_;
   LayoutNumber links_layout_;
+  std::vector<Link> coming_;  // to servers that the layout to come has and this one has not
+  std::optional<LayoutNumber> layout_to_come_;
   bool ready_ = false;
 
   std::optional<Ticket> bound_, ahead_, current_;

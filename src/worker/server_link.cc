@@ -64,6 +64,19 @@ void ServerLink::Close() {
   if (stream) stream->Close();
 }
 
+void ServerLink::SetLayout(LayoutNumber layout) {
+  MutexLock lock(mutex_);
+  layout_ = layout;
+}
+
+// The session may have heard of another layout already than the one that the caller stages and pulls in.
+Envelope ServerLink::MakeEnvelope() const {
+  Envelope envelope = callbacks_.envelope();
+  MutexLock lock(mutex_);
+  envelope.layout = layout_;
+  return envelope;
+}
+
 void ServerLink::Poll() {
   std::uint64_t number;
   {
@@ -78,7 +91,7 @@ void ServerLink::Poll() {
     MutexLock lock(mutex_);
     if (attempt_ == number) stream_ = stream;
   }
-  (void)stream->Send(Message{callbacks_.envelope(), Hello{worker_}});  // OnClosed tells when it fails
+  (void)stream->Send(Message{MakeEnvelope(), Hello{worker_}});  // OnClosed tells when it fails
 }
 
 TimePoint ServerLink::NextAttempt() const {
@@ -117,7 +130,7 @@ bool ServerLink::Send(Body body, PayloadOut payload) {
     if (!up_) return false;
     stream = stream_;
   }
-  return stream->Send(Message{callbacks_.envelope(), std::move(body)}, std::move(payload)).ok();
+  return stream->Send(Message{MakeEnvelope(), std::move(body)}, std::move(payload)).ok();
 }
 
 void ServerLink::OnMessage(std::uint64_t attempt, Message message, const PayloadIn& payload) {

@@ -1,4 +1,5 @@
-// A worker's stream to one server: says hello, comes back after a broken stream with a growing delay.
+// A worker's stream to one server: says hello, comes back after a broken stream with a growing delay. It stages and
+// pulls in one layout at a time, whose number its messages carry.
 //
 // Threading: thread-safe. Callbacks come from the transport's threads, one at a time for a link, never under its lock.
 #pragma once
@@ -28,6 +29,7 @@ class ServerLink {
              Callbacks callbacks);
   ~ServerLink();
 
+  void SetLayout(LayoutNumber layout);
   // Connects where that is due. Call again at NextAttempt().
   void Poll();
   TimePoint NextAttempt() const;
@@ -45,6 +47,7 @@ class ServerLink {
 
  private:
   struct Handler;
+  Envelope MakeEnvelope() const;
   void OnMessage(std::uint64_t attempt, Message message, const PayloadIn& payload);
   void OnClosed(std::uint64_t attempt, const absl::Status& status);
 
@@ -58,6 +61,7 @@ class ServerLink {
   Backoff backoff_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t attempt_ ABSL_GUARDED_BY(mutex_) = 0;
+  LayoutNumber layout_ ABSL_GUARDED_BY(mutex_);
   bool up_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   TimePoint next_attempt_ ABSL_GUARDED_BY(mutex_);

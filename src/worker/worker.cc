@@ -20,15 +20,12 @@ namespace {
 // Before asking a server again that said "retry".
 constexpr Duration kRetryPause = std::chrono::milliseconds(5);
 
-std::string NameOfServer(const ServerAddress& server, std::size_t place) {
-  return server.name.empty() ? absl::StrCat("ps:", place) : server.name;
-}
-
 }  // namespace
 
 Worker::~Worker() {
   // Links ask the session for the envelope; the session's last callbacks need neither.
   links_.clear();
+  coming_.clear();
   std::shared_ptr<MemberSession> last;
   {
     MutexLock lock(mutex_);
@@ -49,6 +46,7 @@ void Worker::Fail(const absl::Status& status) {
 void Worker::OnWelcome(const Welcome& welcome, const Envelope& envelope) {
   ready_due_ = true;
   nothing_binds_ = false;
+  connect_ahead_.reset();
   departure_.AnnounceAgain();
   if (welcome_) {
     servers_moved_ = true;
@@ -87,6 +85,8 @@ void Worker::OnChiefMessage(Message message) {
     MutexLock lock(mutex_);
     if (auto* welcome = std::get_if<Welcome>(&message.body)) {
       OnWelcome(*welcome, message.envelope);
+    } else if (auto* connect = std::get_if<ConnectAhead>(&message.body)) {
+      connect_ahead_ = std::move(*connect);
     } else if (auto* admitted = std::get_if<Admitted>(&message.body)) {
       say = absl::StrCat("admitted with rank ", admitted->rank.value());
     } else if (auto* waiting = std::get_if<Waiting>(&message.body)) {
@@ -132,46 +132,58 @@ void Worker::OnChiefMessage(Message message) {
   if (!say.empty()) LogInfo(say);
 }
 
-void Worker::OnServerMessage(int server, Message message, const PayloadIn& payload) {
-  const auto index = static_cast<std::size_t>(server);
-  if (auto* data = std::get_if<PullData>(&message.body)) {
-    {
-      MutexLock lock(mutex_);
-      if (data->request != pull_request_ || pulled_[index] || torn_pull_) return;
-      if (pulled_version_[index] != Version{} && pulled_version_[index] != data->version) {
-        torn_pull_ = true;  // layers may have computed on what came before
-        changed_.NotifyAll();
-        return;
-      }
-      pulled_version_[index] = data->version;
-      if (data->bucket < 0) {
-        pulled_[index] = true;
-        changed_.NotifyAll();
-        if (TimelineOn() && AllPulled()) {
-          TimelineSpan("pull", absl::StrCat("pull ", ToString(data->version)), pull_began_, clock_.Now());
-        }
-        return;
-      }
-      if (static_cast<std::size_t>(data->bucket) < stripes_missing_.size() &&
-          stripe_here_[StripeAt(index, data->bucket)]) {
-        return;  // the same again, which a layer may be reading
-      }
+void Worker::OnPullData(const Link& link, const PullData& data, const PayloadIn& payload) {
+  std::size_t index = 0;
+  {
+    MutexLock lock(mutex_);
+    if (link.place == kNoPlace) return;
+    index = static_cast<std::size_t>(link.place);
+    if (data.request != pull_request_ || pulled_[index] || torn_pull_) return;
+    if (pulled_version_[index] != Version{} && pulled_version_[index] != data.version) {
+      torn_pull_ = true;  // layers may have computed on what came before
+      changed_.NotifyAll();
+      return;
     }
-    if (!buffers_->Place(data->bucket, ServerIndex(static_cast<std::uint32_t>(server)), payload) && payload.Whole()) {
-      Fail(absl::InternalError(absl::StrCat("ps:", server, " sent ", payload.size(), " bytes for bucket ", data->bucket,
-                                            "; its stripe has another size")));
-    } else if (payload.Whole()) {
-      MutexLock lock(mutex_);
-      if (data->request != pull_request_ || torn_pull_) return;
-      stripe_here_[StripeAt(index, data->bucket)] = true;
-      if (--stripes_missing_[static_cast<std::size_t>(data->bucket)] == 0) changed_.NotifyAll();
+    pulled_version_[index] = data.version;
+    if (data.bucket < 0) {
+      pulled_[index] = true;
+      changed_.NotifyAll();
+      if (TimelineOn() && AllPulled()) {
+        TimelineSpan("pull", absl::StrCat("pull ", ToString(data.version)), pull_began_, clock_.Now());
+      }
+      return;
     }
+    if (static_cast<std::size_t>(data.bucket) < stripes_missing_.size() && stripe_here_[StripeAt(index, data.bucket)]) {
+      return;  // the same again, which a layer may be reading
+    }
+    ++placing_;
+  }
+  const bool fits = buffers_->Place(data.bucket, ServerIndex(static_cast<std::uint32_t>(index)), payload);
+  const bool whole = payload.Whole();
+  MutexLock lock(mutex_);
+  if (--placing_ == 0) none_placing_.NotifyAll();
+  if (!whole) return;
+  if (!fits) {
+    if (!end_) {
+      end_ = absl::InternalError(absl::StrCat("ps:", index, " sent ", payload.size(), " bytes for bucket ", data.bucket,
+                                              "; its stripe has another size"));
+    }
+    changed_.NotifyAll();
     return;
   }
+  if (data.request != pull_request_ || torn_pull_) return;
+  stripe_here_[StripeAt(index, data.bucket)] = true;
+  if (--stripes_missing_[static_cast<std::size_t>(data.bucket)] == 0) changed_.NotifyAll();
+}
+
+void Worker::OnServerMessage(const Link& link, Message message, const PayloadIn& payload) {
+  if (const auto* data = std::get_if<PullData>(&message.body)) return OnPullData(link, *data, payload);
   MutexLock lock(mutex_);
+  if (link.place == kNoPlace) return;
+  const auto index = static_cast<std::size_t>(link.place);
   if (auto* ack = std::get_if<StageAck>(&message.body)) {
     if (ack->update == staging_.update && !ack->complete) {
-      for (const std::int32_t bucket : ack->missing) missing_.emplace_back(server, bucket);
+      for (const std::int32_t bucket : ack->missing) missing_.emplace_back(link.place, bucket);
     }
   } else if (auto* refuse = std::get_if<Refuse>(&message.body)) {
     if (refuse->reason == RefuseReason::kRetry) {
@@ -182,7 +194,7 @@ void Worker::OnServerMessage(int server, Message message, const PayloadIn& paylo
     } else if (refuse->reason == RefuseReason::kStaleIncarnation || refuse->reason == RefuseReason::kForeignJob) {
       if (!end_) {
         const std::string text =
-            absl::StrCat("ps:", server, " refused (", ToString(refuse->reason), "): ", refuse->message);
+            absl::StrCat("ps:", index, " refused (", ToString(refuse->reason), "): ", refuse->message);
         end_ = refuse->reason == RefuseReason::kStaleIncarnation ? absl::FailedPreconditionError(text)
                                                                  : absl::PermissionDeniedError(text);
       }
@@ -258,123 +270,10 @@ absl::Status Worker::Connect() {
   LogInfo(absl::StrCat("taken in as incarnation ", welcome.incarnation.value(),
                        "; before it is admitted it connects to ", Counted(welcome.servers.size(), "server"),
                        " and takes a step for nothing"));
-  EK_RETURN_IF_ERROR(Divide(welcome));
+  EK_RETURN_IF_ERROR(Divide(welcome, /*renewed=*/true));
   EK_RETURN_IF_ERROR(TimeMyself());
   EK_RETURN_IF_ERROR(WarmUp(welcome.likely_samples));
   return WaitFor("the servers", kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stop_asked_ || AllUp(); });
-}
-
-// Links to all servers of a layout, and memory that is divided as it says.
-absl::Status Worker::Divide(const Welcome& welcome) {
-  links_.clear();  // nobody writes into the buffers any more
-  // A new life mostly finds the layout that the one before it had.
-  if (!buffers_ || buffers_->layout().servers() != welcome.servers.size()) {
-    EK_ASSIGN_OR_RETURN(ParameterLayout layout,
-                        ParameterLayout::Create(welcome.tensors, welcome.bucket_bytes,
-                                                static_cast<std::uint32_t>(welcome.servers.size())));
-    if (buffers_) {
-      buffers_->Divide(std::move(layout));
-    } else {
-      EK_ASSIGN_OR_RETURN(buffers_, StepBuffers::Create(std::move(layout), options_.experiment.train.wire_dtype));
-      EK_RETURN_IF_ERROR(model_->Bind(buffers_->ParameterPointers(), buffers_->GradientPointers()));
-    }
-  }
-  LinkTo(welcome.servers);
-  return absl::OkStatus();
-}
-
-void Worker::LinkTo(const std::vector<ServerAddress>& servers) {
-  {
-    MutexLock lock(mutex_);
-    const bool pulling = std::find(pulled_.begin(), pulled_.end(), false) != pulled_.end();
-    pulled_.assign(servers.size(), !pulling);  // what the former servers sent of it does not count
-    pull_at_.assign(servers.size(), kNever);
-    restage_at_.assign(servers.size(), kNever);
-    if (pulling) torn_pull_ = true;
-    asked_ahead_.reset();
-    missing_.clear();
-  }
-  for (std::size_t i = 0; i < servers.size(); ++i) links_.push_back(MakeLink(i, servers[i]));
-  servers_ = servers;
-  said_down_.assign(links_.size(), false);
-}
-
-bool Worker::AllUp() const {
-  return !links_.empty() && std::all_of(links_.begin(), links_.end(), [](const auto& link) { return link->up(); });
-}
-
-void Worker::TellDataPaths() {
-  std::string ways;
-  for (const auto& link : links_) absl::StrAppend(&ways, ways.empty() ? "" : ",", link->way());
-  if (ways == data_paths_ || !AllUp()) return;
-  session_->SetDataPaths(ways);
-  data_paths_ = std::move(ways);
-}
-
-void Worker::SayReady() {
-  {
-    MutexLock lock(mutex_);
-    if (!ready_due_ || !AllUp()) return;
-    ready_due_ = false;
-  }
-  // Where the stream is down, the next Welcome makes it due again.
-  (void)session_->Send(Ready{timing_.fixed_seconds, timing_.seconds_per_sample, MemorySamples()});
-}
-
-std::unique_ptr<ServerLink> Worker::MakeLink(std::size_t index, const ServerAddress& address) {
-  const int server = static_cast<int>(index);
-  auto envelope = [this, layout = layout_] {
-    Envelope now = session_->envelope();
-    now.layout = layout;  // the session may have heard of another one already
-    return now;
-  };
-  return std::make_unique<ServerLink>(NameOfServer(address, index), address.address, options_.name, transport_, clock_,
-                                      ServerLink::Callbacks{envelope,
-                                                            [this, index] {
-                                                              MutexLock lock(mutex_);
-                                                              const TimePoint now = clock_.Now();
-                                                              if (!pulled_[index]) pull_at_[index] = now;
-                                                              restage_at_[index] = now;
-                                                              changed_.NotifyAll();
-                                                            },
-                                                            [this] {
-                                                              MutexLock lock(mutex_);
-                                                              changed_.NotifyAll();
-                                                            },
-                                                            [this, server](Message message, const PayloadIn& payload) {
-                                                              OnServerMessage(server, std::move(message), payload);
-                                                            },
-                                                            [this](const absl::Status& status) { Fail(status); }});
-}
-
-// A server that was lost has a replacement, at the same address or another; a restarted chief has numbered all anew; or
-// the parameters are divided otherwise.
-absl::Status Worker::FollowServers() {
-  Welcome now;
-  bool all = false, divided = false;
-  {
-    MutexLock lock(mutex_);
-    if (!servers_moved_ || links_.empty()) return absl::OkStatus();
-    servers_moved_ = false;
-    now = *welcome_;
-    all = std::exchange(renewed_, false);
-    divided = std::exchange(layout_, welcome_layout_) != welcome_layout_ || now.servers.size() != links_.size();
-  }
-  if (divided) {
-    LogInfo(absl::StrCat("layout ", layout_.value(), ": ", Counted(now.servers.size(), "server")));
-    return Divide(now);
-  }
-  for (std::size_t i = 0; i < links_.size(); ++i) {
-    const ServerAddress& server = now.servers[i];
-    if (server.incarnation == servers_[i].incarnation && !all) continue;
-    if (server.address != servers_[i].address) {
-      LogInfo(absl::StrCat(NameOfServer(server, i), " is now at ", server.address));
-    }
-    links_[i]->Close();
-    links_[i] = MakeLink(i, server);
-    servers_[i] = server;
-  }
-  return absl::OkStatus();
 }
 
 absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, const std::function<bool()>& done,
@@ -382,7 +281,8 @@ absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, const 
   const Duration ps_timeout = options_.experiment.membership.ps_timeout;
   for (;;) {
     EK_RETURN_IF_ERROR(FollowServers());
-    for (auto& link : links_) link->Poll();
+    for (auto& link : links_) link->stream->Poll();
+    FollowLayoutToCome();
     TellDataPaths();
     SayReady();
     MutexLock lock(mutex_);
@@ -397,14 +297,16 @@ absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, const 
       for (TimePoint due : pull_at_) wake = std::min(wake, due > now ? due : kNever);
       for (TimePoint due : restage_at_) wake = std::min(wake, due > now ? due : kNever);
       TimePoint attempt = kNever;
-      for (std::size_t i = 0; i < links_.size(); ++i) {
-        const auto& link = links_[i];
+      for (const auto& link : coming_) attempt = std::min(attempt, link->stream->NextAttempt());
+      for (const auto& owner : links_) {
+        Link& held = *owner;
+        const ServerLink* const link = held.stream.get();
         attempt = std::min(attempt, link->NextAttempt());
         const TimePoint down = link->down_since();
-        if (down == kNever) said_down_[i] = false;
+        if (down == kNever) held.said_down = false;
         if (down == kNever || !needs_servers) continue;
-        if (const std::string why = link->last_error(); !why.empty() && !said_down_[i]) {
-          said_down_[i] = true;
+        if (const std::string why = link->last_error(); !why.empty() && !held.said_down) {
+          held.said_down = true;
           const std::string whom = absl::StrCat("waiting for ", link->server(), " at ", link->address());
           LogInfo(absl::StrFormat("%s, at most %.1f s (%s)", whom, ToSeconds(down + ps_timeout - now), why));
           Doing(absl::StrCat(whom, ": ", why));
@@ -416,7 +318,7 @@ absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, const 
         }
         wake = std::min(wake, down + ps_timeout);
       }
-      if (attempt <= now || (ready_due_ && AllUp())) break;
+      if (attempt <= now || (ready_due_ && AllUp()) || LayoutToComeDue()) break;
       changed_.WaitUntil(mutex_, std::min(wake, attempt));
     }
   }
@@ -437,6 +339,7 @@ absl::Status Worker::Loop() {
     {
       MutexLock lock(mutex_);
       if (end_) return absl::OkStatus();
+      if (servers_moved_) continue;  // the ticket came after that
       const bool fits = !stop_asked_ || clock_.Now() + FromSeconds(step_seconds_) <= leave_by_;
       if (stop_asked_ && (bound_ ? !fits : nothing_binds_)) return absl::OkStatus();
       ticket = std::exchange(bound_, std::nullopt);

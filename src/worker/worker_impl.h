@@ -43,9 +43,18 @@ class Worker {
   absl::Status Run();
 
  private:
+  static constexpr int kNoPlace = -1;
+  struct Link {
+    ServerAddress server;
+    int place = kNoPlace;                // in the layout that the links are for; guarded by mutex_
+    bool said_down = false;              // that it is awaited
+    std::unique_ptr<ServerLink> stream;  // last: its calls use the rest
+  };
+
   // --- callbacks, from the transport's threads
   void OnChiefMessage(Message message);
-  void OnServerMessage(int server, Message message, const PayloadIn& payload);
+  void OnServerMessage(const Link& link, Message message, const PayloadIn& payload);
+  void OnPullData(const Link& link, const PullData& data, const PayloadIn& payload);
   void OnWelcome(const Welcome& welcome, const Envelope& envelope) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Supersede() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginToLeave(const std::string& reason);
@@ -95,10 +104,15 @@ class Worker {
   // where the job ended well, so look at end_ too.
   absl::Status WaitFor(const std::string& what, TimePoint deadline, const std::function<bool()>& done,
                        bool needs_servers = true);
-  absl::Status Divide(const Welcome& welcome);
-  void LinkTo(const std::vector<ServerAddress>& servers);
-  std::unique_ptr<ServerLink> MakeLink(std::size_t index, const ServerAddress& address);
+  absl::Status Divide(const Welcome& welcome, bool renewed);
+  static std::unique_ptr<Link> TakeLink(std::vector<std::unique_ptr<Link>>& links, const ServerAddress& server);
+  std::unique_ptr<Link> MakeLink(const ServerAddress& server, std::size_t place);
+  void DropComing();
+  void KeepWhatWasPulled() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static bool AreUp(const std::vector<std::unique_ptr<Link>>& links);
   absl::Status FollowServers();
+  void FollowLayoutToCome();
+  bool LayoutToComeDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellDataPaths();
   void SayReady();
   void SeeMemory(const Batch& batch);
@@ -122,15 +136,15 @@ class Worker {
   std::unique_ptr<Model> model_;
   std::unique_ptr<StepBuffers> buffers_;
   std::unique_ptr<BatchLoader> loader_;
-  std::vector<std::unique_ptr<ServerLink>> links_;
-  std::vector<ServerAddress> servers_;      // that the links lead to
-  LayoutNumber layout_;                     // in which the links stage and pull
-  std::shared_ptr<MemberSession> session_;  // set under mutex_; the departure's thread holds it while it speaks
-  std::optional<UpdateId> requested_;       // from the loader, newest
-  std::vector<bool> said_down_;             // of each server, that it is awaited
-  std::string data_paths_;                  // as the session was told
-  Incarnation former_;                      // of the life before this one
-  std::string job_id_;                      // that the lives before this one belonged to
+  std::vector<std::unique_ptr<Link>> links_;
+  LayoutNumber layout_;                         // in which the links stage and pull
+  std::vector<std::unique_ptr<Link>> coming_;   // to servers that the layout to come has and this one has not
+  std::optional<LayoutNumber> layout_to_come_;  // the chief is to be told once all of these are up
+  std::shared_ptr<MemberSession> session_;      // set under mutex_; the departure's thread holds it while it speaks
+  std::optional<UpdateId> requested_;           // from the loader, newest
+  std::string data_paths_;                      // as the session was told
+  Incarnation former_;                          // of the life before this one
+  std::string job_id_;                          // that the lives before this one belonged to
   int fruitless_lives_ = 0;
   std::optional<Backoff> rejoin_backoff_;
   std::int64_t warm_samples_ = 0;  // the model has computed a batch of so many
@@ -167,17 +181,18 @@ class Worker {
   bool servers_moved_ ABSL_GUARDED_BY(mutex_) = false;  // by welcome_; not looked at yet
   bool renewed_ ABSL_GUARDED_BY(mutex_) = false;        // a new incarnation says hello everywhere
   bool stop_asked_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string leave_reason_ ABSL_GUARDED_BY(mutex_);         // empty: the stop's
-  bool nothing_binds_ ABSL_GUARDED_BY(mutex_) = false;       // any more, as the chief has said; or it can't be told
-  TimePoint leave_by_ ABSL_GUARDED_BY(mutex_) = kNever;      // what is not decided then is given back
-  TimePoint step_began_ ABSL_GUARDED_BY(mutex_) = kNever;    // kNever: all is staged
-  double step_seconds_ ABSL_GUARDED_BY(mutex_) = 0;          // smoothed; 0: none yet
-  bool committed_ ABSL_GUARDED_BY(mutex_) = false;           // something, in this life
-  std::string waits_for_ ABSL_GUARDED_BY(mutex_);            // whom the job waits for, as the chief said last
-  std::optional<Ticket> bound_ ABSL_GUARDED_BY(mutex_);      // to be computed next
-  std::optional<Ticket> ahead_ ABSL_GUARDED_BY(mutex_);      // provisional: its input may be read
-  std::optional<UpdateId> current_ ABSL_GUARDED_BY(mutex_);  // in the step loop's hands
-  std::optional<Outcome> outcome_ ABSL_GUARDED_BY(mutex_);   // of current_
+  std::string leave_reason_ ABSL_GUARDED_BY(mutex_);       // empty: the stop's
+  bool nothing_binds_ ABSL_GUARDED_BY(mutex_) = false;     // any more, as the chief has said; or it can't be told
+  TimePoint leave_by_ ABSL_GUARDED_BY(mutex_) = kNever;    // what is not decided then is given back
+  TimePoint step_began_ ABSL_GUARDED_BY(mutex_) = kNever;  // kNever: all is staged
+  double step_seconds_ ABSL_GUARDED_BY(mutex_) = 0;        // smoothed; 0: none yet
+  bool committed_ ABSL_GUARDED_BY(mutex_) = false;         // something, in this life
+  std::string waits_for_ ABSL_GUARDED_BY(mutex_);          // whom the job waits for, as the chief said last
+  std::optional<ConnectAhead> connect_ahead_ ABSL_GUARDED_BY(mutex_);  // not looked at yet
+  std::optional<Ticket> bound_ ABSL_GUARDED_BY(mutex_);                // to be computed next
+  std::optional<Ticket> ahead_ ABSL_GUARDED_BY(mutex_);                // provisional: its input may be read
+  std::optional<UpdateId> current_ ABSL_GUARDED_BY(mutex_);            // in the step loop's hands
+  std::optional<Outcome> outcome_ ABSL_GUARDED_BY(mutex_);             // of current_
   Staging staging_ ABSL_GUARDED_BY(mutex_);
   bool rest_in_doubt_ ABSL_GUARDED_BY(mutex_) = false;  // what rounding took from the update that rest_of_ names
   // When to stage everything once more, by server: at once on a fresh stream, after a pause when it said retry.
@@ -190,6 +205,8 @@ class Worker {
   std::vector<Version> pulled_version_ ABSL_GUARDED_BY(mutex_);  // by server, of what it has sent for pull_request_
   std::vector<bool> stripe_here_ ABSL_GUARDED_BY(mutex_);        // by server and bucket
   std::vector<int> stripes_missing_ ABSL_GUARDED_BY(mutex_);     // by bucket
+  int placing_ ABSL_GUARDED_BY(mutex_) = 0;                      // calls that write what servers sent into the buffers
+  CondVar none_placing_;
   bool torn_pull_ ABSL_GUARDED_BY(mutex_) = false;  // a server began anew, with another version: nothing of it counts
   std::optional<Version> asked_ahead_ ABSL_GUARDED_BY(mutex_);  // what pull_request_ is for, before any ticket is
 

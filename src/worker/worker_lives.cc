@@ -78,7 +78,9 @@ void Worker::GiveBack() {
 absl::Status Worker::LeaveInOrder() {
   const std::string reason = LeaveReason();
   LogInfo(absl::StrCat("leaving: ", reason));
-  for (auto& link : links_) link->Close();  // servers hear of the leave from the chief; their refusals say nothing new
+  DropComing();
+  for (auto& link : links_)
+    link->stream->Close();  // servers hear of the leave from the chief; their refusals say nothing new
   session_->Leave(reason, options_.experiment.membership.drain);
   const absl::Status status =
       WaitFor("the chief's goodbye", clock_.Now() + options_.experiment.membership.drain, [] { return false; });
@@ -119,13 +121,13 @@ void Worker::BeginNewLife() {
   if (last.sender != Incarnation{}) former_ = last.sender;
   job_id_ = last.job_id;
   links_.clear();
+  DropComing();
   std::shared_ptr<MemberSession> old;
   {
     MutexLock lock(mutex_);
     old = std::exchange(session_, nullptr);
   }
   old.reset();  // its last callback is over
-  servers_.clear();
   requested_.reset();
   MutexLock lock(mutex_);
   end_.reset();
@@ -140,6 +142,7 @@ void Worker::BeginNewLife() {
   staging_ = Staging{};
   rest_in_doubt_ = true;  // another incarnation's
   missing_.clear();
+  asked_ahead_.reset();
   for (auto* due : {&restage_at_, &pull_at_}) due->assign(due->size(), kNever);
   const TimePoint until = fruitless_lives_ <= 1 ? clock_.Now() : clock_.Now() + rejoin_backoff_->Next();
   while (!stop_asked_ && clock_.Now() < until) changed_.WaitUntil(mutex_, until);

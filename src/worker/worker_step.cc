@@ -70,7 +70,7 @@ void Worker::PullAhead(const Ticket& ticket, Version next) {
   {
     MutexLock lock(mutex_);
     if (stop_asked_) return;
-    for (const auto& link : links_) up.push_back(link->up());
+    for (const auto& link : links_) up.push_back(link->stream->up());
     BeginPull(clock_.Now());
     for (std::size_t i = 0; i < up.size(); ++i) {
       if (up[i]) pull_at_[i] = kNever;
@@ -79,7 +79,7 @@ void Worker::PullAhead(const Ticket& ticket, Version next) {
     request = pull_request_;
   }
   for (std::size_t i = 0; i < up.size(); ++i) {
-    if (up[i]) (void)links_[i]->Send(PullOf(ticket, request, next));
+    if (up[i]) (void)links_[i]->stream->Send(PullOf(ticket, request, next));
   }
 }
 
@@ -93,14 +93,14 @@ absl::Status Worker::PullUntil(const Ticket& ticket, const std::function<bool()>
       if (torn_pull_) return absl::OkStatus();
       request = pull_request_;
       for (std::size_t i = 0; i < pull_at_.size(); ++i) {
-        if (pull_at_[i] <= clock_.Now() && links_[i]->up()) {
+        if (pull_at_[i] <= clock_.Now() && links_[i]->stream->up()) {
           ask.push_back(static_cast<int>(i));
           pull_at_[i] = kNever;
         }
       }
     }
     for (int server : ask) {
-      (void)links_[static_cast<std::size_t>(server)]->Send(PullOf(ticket, request, ticket.version));
+      (void)links_[static_cast<std::size_t>(server)]->stream->Send(PullOf(ticket, request, ticket.version));
     }
     const auto over = [this, &ticket]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       return torn_pull_ || (outcome_ && outcome_->update == ticket.update);
@@ -109,7 +109,7 @@ absl::Status Worker::PullUntil(const Ticket& ticket, const std::function<bool()>
         WaitFor(absl::StrCat("version ", ToString(ticket.version)), kNever, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
           if (done() || over()) return true;
           for (std::size_t i = 0; i < pulled_.size(); ++i) {
-            if (pull_at_[i] <= clock_.Now() && links_[i]->up()) return true;
+            if (pull_at_[i] <= clock_.Now() && links_[i]->stream->up()) return true;
           }
           return false;
         }));
@@ -176,10 +176,10 @@ void Worker::StageBucket(UpdateId update, std::int64_t samples, int bucket, int 
   }
   // A link that is down restages everything once it is up again.
   if (offer) {
-    (void)links_[static_cast<std::size_t>(server)]->Send(std::move(stage));
+    (void)links_[static_cast<std::size_t>(server)]->stream->Send(std::move(stage));
     return;
   }
-  (void)links_[static_cast<std::size_t>(server)]->Send(std::move(stage), buffers_->Gradient(bucket, index));
+  (void)links_[static_cast<std::size_t>(server)]->stream->Send(std::move(stage), buffers_->Gradient(bucket, index));
 }
 
 void Worker::StageClosing(int server) {
@@ -196,7 +196,7 @@ void Worker::StageClosing(int server) {
     stage.computed_on = staging_.computed_on[static_cast<std::size_t>(server)];
     stage.feedback = staging_.feedback;
   }
-  (void)links_[static_cast<std::size_t>(server)]->Send(std::move(stage));
+  (void)links_[static_cast<std::size_t>(server)]->stream->Send(std::move(stage));
 }
 
 void Worker::StageAll(int server) {

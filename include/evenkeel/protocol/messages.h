@@ -161,6 +161,14 @@ struct Welcome {
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
+// To workers: the servers of a layout to come, in its order; none: it will not come. A worker connects to those that it
+// has no stream to while training goes on. Answered by ConnectedAhead.
+struct ConnectAhead {
+  LayoutNumber layout;
+  std::vector<ServerAddress> servers;
+  friend bool operator==(const ConnectAhead&, const ConnectAhead&) = default;
+};
+
 struct Admitted {
   Rank rank;
   friend bool operator==(const Admitted&, const Admitted&) = default;
@@ -428,6 +436,12 @@ struct Filled {
   friend bool operator==(const Filled&, const Filled&) = default;
 };
 
+// A worker's: it has a stream to each of that layout's servers that the one that rules has not.
+struct ConnectedAhead {
+  LayoutNumber layout;
+  friend bool operator==(const ConnectedAhead&, const ConnectedAhead&) = default;
+};
+
 // In order; several messages where there are many.
 struct KeptDecisions {
   std::vector<Decision> decisions;
@@ -565,7 +579,8 @@ using Body =
                  Configured, KeptDecisions, MembersAck, Staged, Sealed, Applied, SnapshotDone,                       //
                  Hello, HelloAck, Stage, StageAck, Pull, PullData,                                                   //
                  ExperimentRequest, ExperimentReply, Drain, OrderReply, LeaveNow,                                    //
-                 Scale, Renewed, Prepare, Fill, Abandon, Switch, Prepared, Filled, Fetch, FetchData>;
+                 Scale, Renewed, Prepare, Fill, Abandon, Switch, Prepared, Filled, Fetch, FetchData,                 //
+                 ConnectAhead, ConnectedAhead>;
 
 struct Message {
   Envelope envelope;

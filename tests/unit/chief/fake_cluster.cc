@@ -269,6 +269,15 @@ void FakeCluster::ReleasePrepared() {
   for (auto& [session, message] : std::exchange(held_prepared_, {})) to_chief_[session].push_back(std::move(message));
 }
 
+void FakeCluster::HoldConnectedAhead(int index) { workers_.at(static_cast<std::size_t>(index)).holds_connected = true; }
+
+void FakeCluster::ReleaseConnectedAhead(int index) {
+  Worker& worker = workers_.at(static_cast<std::size_t>(index));
+  worker.holds_connected = false;
+  if (!worker.connected) return;
+  to_chief_[worker.session].push_back(FromWorker(index, ConnectedAhead{*std::exchange(worker.connected, {})}));
+}
+
 void FakeCluster::ServerReceives(int index, const Message& message) {
   Server& server = servers_[static_cast<std::size_t>(index)];
   auto reply = [&](Body body) { to_chief_[server.session].push_back(FromServer(index, std::move(body))); };
@@ -424,12 +433,18 @@ void FakeCluster::WorkerReceives(int index, const Message& message) {
   if (worker.ended) return;
   if (const auto* welcome = std::get_if<Welcome>(&message.body)) {
     worker.incarnation = welcome->incarnation;
+    worker.connected.reset();
     worker.servers.clear();
     for (const ServerAddress& server : welcome->servers) {
       worker.servers.push_back(static_cast<std::size_t>(server.address.back() - '0'));
     }
     worker.next_renew = now_ + Milliseconds(welcome->renew_ms);
     to_chief_[worker.session].push_back(FromWorker(index, Ready{.memory_samples = worker.memory}));
+  }
+  if (const auto* connect = std::get_if<ConnectAhead>(&message.body)) {
+    worker.connected.reset();
+    if (!connect->servers.empty()) worker.connected = connect->layout;
+    if (!worker.holds_connected) ReleaseConnectedAhead(index);
   }
   if (const auto* ticket = std::get_if<Ticket>(&message.body)) {
     if (worker.tickets.contains(ticket->update)) return;

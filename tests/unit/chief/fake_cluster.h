@@ -57,6 +57,9 @@ class FakeCluster {
   // Answers to Prepare wait for ReleasePrepared.
   void HoldPrepared() { hold_prepared_ = true; }
   void ReleasePrepared();
+  // The worker takes its time to connect to the servers of a layout to come.
+  void HoldConnectedAhead(int index);
+  void ReleaseConnectedAhead(int index);
   void SetFillError(std::string error) { fill_error_ = std::move(error); }
   // The first server cannot write its part of this commit's checkpoint.
   void FailSnapshot(CommitNumber commit) { failing_snapshot_ = commit; }
@@ -143,6 +146,8 @@ class FakeCluster {
     SessionId session;
     Incarnation incarnation;
     bool alive = true, paused = false, ended = false;
+    bool holds_connected = false;
+    std::optional<LayoutNumber> connected;  // not said yet
     std::map<UpdateId, Ticket> tickets;
     double fixed = 0.01, per_sample = 0;
     std::int64_t memory = 0;

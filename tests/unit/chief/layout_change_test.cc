@@ -149,6 +149,60 @@ TEST_CASE("training and checkpoints go on while servers prepare for another layo
   REQUIRE(cluster.ServerReleased(0));
 }
 
+TEST_CASE("training goes on until the workers have streams to the servers of another layout", "[chief]") {
+  FakeCluster cluster(Options("membership.ps_replacement_timeout_ms=50000 " + kModes[GENERATE(0, 1, 2)]));
+  cluster.RunUntil([&] { return cluster.commits().size() >= 5; });
+  cluster.HoldConnectedAhead(0);
+  REQUIRE(cluster.Order(Drain{"ps:0"}).accepted);
+  const std::size_t before = cluster.commits().size();
+  cluster.RunUntil([&] { return cluster.commits().size() >= before + 20; });
+  REQUIRE(cluster.layouts().size() == 1);
+  SECTION("they have") { cluster.ReleaseConnectedAhead(0); }
+  SECTION("one is gone") { cluster.DisconnectWorker(0); }
+  cluster.RunUntil([&] { return cluster.layouts().size() == 2; });
+  REQUIRE(cluster.Run());
+  CheckExact(cluster);
+  REQUIRE(cluster.rollbacks() == 0);
+  REQUIRE(cluster.ServerReleased(0));
+}
+
+TEST_CASE("a worker without streams to the servers of another layout does not hold it up for ever", "[chief]") {
+  FakeCluster cluster(Options("train.epochs=2000"));
+  cluster.RunUntil([&] { return cluster.commits().size() >= 5; });
+  cluster.HoldConnectedAhead(0);
+  const TimePoint ordered = cluster.now();
+  REQUIRE(cluster.Order(Drain{"ps:0"}).accepted);
+  cluster.RunUntil([&] { return cluster.layouts().size() == 2; });
+  REQUIRE(cluster.layouts().size() == 2);
+  CHECK(cluster.now() - ordered >= std::chrono::milliseconds(1500));
+  CHECK(cluster.now() - ordered < std::chrono::milliseconds(2100));
+  CHECK(std::count_if(cluster.lines().begin(), cluster.lines().end(), [](const std::string& line) {
+          return absl::StrContains(line, "layout 2 does not wait any more for streams of worker:0");
+        }) == 1);
+}
+
+TEST_CASE("the time that a move may take counts from when nothing is bound any more", "[chief]") {
+  FakeClusterOptions options = Options("membership.ps_replacement_timeout_ms=3000");
+  options.timed = true;
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() >= 5; });
+  for (int i = 0; i < options.workers; ++i) {
+    cluster.SetSpeed(i, 0, 2.2);
+    cluster.HoldConnectedAhead(i);
+  }
+  const std::size_t before = cluster.commits().size();
+  cluster.RunUntil([&] { return cluster.commits().size() > before + 1; });
+  const TimePoint began = cluster.now();
+  cluster.RunUntil([&] { return cluster.now() >= began + std::chrono::seconds(1); });
+  REQUIRE(cluster.Order(Drain{"ps:0"}).accepted);
+  // Another step begins in the 1.5 s that workers have, and ends more than 3 s after the order.
+  cluster.RunUntil([&] { return cluster.layouts().size() == 2; });
+  REQUIRE(cluster.layouts().size() == 2);
+  CHECK(cluster.now() - began > std::chrono::seconds(4));
+  CHECK(cluster.rollbacks() == 0);
+  for (const std::string& line : cluster.lines()) CHECK_FALSE(absl::StrContains(line, "layout 2 is given up"));
+}
+
 TEST_CASE("an order that comes while a layout is prepared takes the former one's place", "[chief]") {
   FakeClusterOptions options = Options("membership.ps_replacement_timeout_ms=50000");
   options.servers = 3;

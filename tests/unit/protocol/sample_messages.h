@@ -201,6 +201,9 @@ inline std::vector<Body> SampleBodies() {
       Filled{.layout = LayoutNumber(4), .error = "e"},
       Fetch{.request = 1, .version = SampleVersion(6), .array = 2, .ranges = {{16, 32}, {0, 16}}},
       FetchData{.request = 1, .version = SampleVersion(6)},
+      ConnectAhead{.layout = LayoutNumber(4),
+                   .servers = {{"h:1", Incarnation(2), "ps:0"}, {"h:2", Incarnation(3), "ps:1"}}},
+      ConnectedAhead{.layout = LayoutNumber(4)},
   };
 }
 

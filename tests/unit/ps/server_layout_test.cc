@@ -93,6 +93,28 @@ TEST_CASE("a server without a place prepares one from the others and takes up wo
   CHECK(c.ToChief<Configured>().size() == 1);
 }
 
+TEST_CASE("workers may connect to a server that makes ready, and keep their streams through the switch", "[ps]") {
+  Conversation c;
+  c.Chief(Welcome{.incarnation = Incarnation(2), .job_id = kJob, .renew_ms = 1000});
+  c.Worker(10, Hello{"worker:0"});
+  CHECK(c.Refused(10) == RefuseReason::kRetry);
+  c.Chief(ToTwo(2, 1));
+  c.Worker(10, Hello{"worker:0"});
+  REQUIRE(c.ToWorker<HelloAck>(10).size() == 1);
+  c.Forget();
+  c.Worker(10, Pull{.request = 1, .at_least = At(1), .deadline_ms = 1000});
+  CHECK(c.Refused(10) == RefuseReason::kRetry);
+  CHECK_FALSE(c.Put(10, {.update = Update(10, 1), .bucket = 0}));
+  c.Chief(Fill{LayoutNumber(2), At(1)});
+  c.layout = 2;
+  c.Chief(Switch{At(1)});
+  c.Chief(Members{MembershipEpoch(2), true, {{Incarnation(10), "worker:0"}}, {}});
+  CHECK(c.served.empty());
+  c.Worker(10, Pull{.request = 2, .at_least = At(1), .deadline_ms = 1000});
+  CHECK(c.served.size() == 1);
+  CHECK(c.Put(10, {.update = Update(10, 1), .bucket = 0}, 128));
+}
+
 TEST_CASE("workers of the former layout are told to come again", "[ps]") {
   Conversation c;
   Train(c);

@@ -113,7 +113,14 @@ class ScriptedPeer {
   }
   void Tell(Body body, std::vector<float> payload = {}) {
     const auto owner = std::make_shared<const std::vector<float>>(std::move(payload));
-    REQUIRE(stream_->Send({Envelope(), std::move(body)}, PayloadOut{std::as_bytes(std::span(*owner)), owner}).ok());
+    auto envelope = Envelope();
+    envelope.layout = layout_;
+    REQUIRE(stream_->Send({envelope, std::move(body)}, PayloadOut{std::as_bytes(std::span(*owner)), owner}).ok());
+  }
+  void SetLayout(LayoutNumber layout) { layout_ = layout; }
+  std::size_t streams() {
+    MutexLock lock(mutex_);
+    return streams_.size();
   }
   void CloseStream() { stream_->Close(); }
   // What the member says.
@@ -128,6 +135,7 @@ class ScriptedPeer {
   Transport& transport_;
   const Service service_;
   const std::string address_;
+  LayoutNumber layout_{1};
   Mutex mutex_;
   CondVar changed_;
   std::vector<std::pair<std::shared_ptr<Stream>, std::shared_ptr<Inbox>>> streams_ ABSL_GUARDED_BY(mutex_);
