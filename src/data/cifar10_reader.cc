@@ -30,7 +30,7 @@ absl::StatusOr<Samples> ReadCifar10(const std::vector<std::string>& paths) {
     }
     std::size_t base = samples.bytes.size();
     samples.bytes.resize(base + records * kChannels * kPlane);
-    std::uint8_t* out = samples.bytes.data() + base;
+    auto* out = reinterpret_cast<std::uint8_t*>(samples.bytes.data()) + base;
     for (std::size_t r = 0; r < records; ++r) {
       const auto* record = reinterpret_cast<const unsigned char*>(file.data()) + r * kRecord;
       samples.labels.push_back(record[0]);

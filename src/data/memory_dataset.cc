@@ -67,7 +67,7 @@ class ByteDataset final : public MemoryDataset {
     std::size_t begin = batch.features.size();
     batch.features.resize(begin + static_cast<std::size_t>(elements_));
     float* out = batch.features.data() + begin;
-    const std::uint8_t* in = bytes_.data() + index * elements_;
+    const auto* in = reinterpret_cast<const std::uint8_t*>(bytes_.data()) + index * elements_;
     if (tables_.size() == 1) {
       const float* table = tables_[0].data();
       for (std::int64_t i = 0; i < elements_; ++i) out[i] = table[in[i]];
@@ -90,7 +90,7 @@ class ByteDataset final : public MemoryDataset {
 
  private:
   const std::int64_t elements_;
-  const std::vector<std::uint8_t> bytes_;
+  const std::string bytes_;
   std::vector<std::array<float, 256>> tables_;
   std::vector<float> padding_;
 };
@@ -160,8 +160,8 @@ class SubsetDataset final : public Dataset {
   const std::vector<std::int64_t> rows_;
 };
 
-template <class T>
-void Hash(Sha256& digest, const std::vector<T>& elements) {
+template <class Elements>
+void Hash(Sha256& digest, const Elements& elements) {
   std::uint64_t count = elements.size();
   digest.Update(std::as_bytes(std::span(&count, 1)));
   digest.Update(std::as_bytes(std::span(elements)));
@@ -182,7 +182,7 @@ std::unique_ptr<Dataset> MakeDataset(Samples samples, const Statistics& statisti
     return std::make_unique<ByteDataset>(std::move(samples), statistics);
   }
   if (samples.content == Content::kBytes) {
-    samples.values.assign(samples.bytes.begin(), samples.bytes.end());
+    samples.values.assign(samples.Bytes().begin(), samples.Bytes().end());
     samples.bytes = {};
     samples.content = Content::kDense;
   }

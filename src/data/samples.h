@@ -27,7 +27,7 @@ struct Samples {
 
   ExampleSpec spec;
   Content content = Content::kDense;
-  std::vector<std::uint8_t> bytes;        // kBytes: size * spec.features.elements()
+  std::string bytes;                      // kBytes: size * spec.features.elements(); as read, see Bytes()
   std::vector<float> values;              // kDense: likewise; kSparse: of the entries
   std::vector<std::int64_t> row_offsets;  // kSparse: size + 1
   std::vector<std::int32_t> columns;      // kSparse: ascending within a row
@@ -35,6 +35,9 @@ struct Samples {
       indicator;               // kDense: features that are 0 or 1 for a category and are left as they are; may be empty
   std::vector<double> labels;  // size * spec.label_width
 
+  std::span<const std::uint8_t> Bytes() const {
+    return {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()};
+  }
   std::int64_t size() const { return static_cast<std::int64_t>(places.size()); }
   // Keeps the rows listed (ascending).
   void Select(std::span<const std::int64_t> rows);
@@ -46,8 +49,8 @@ struct Samples {
 std::string WhereIn(absl::string_view format, absl::string_view path, absl::string_view unit, std::int64_t record);
 
 // Keeps `width` neighbouring elements for each of the rows listed (ascending).
-template <class T>
-void SelectRows(std::vector<T>& elements, std::int64_t width, std::span<const std::int64_t> rows) {
+template <class Elements>
+void SelectRows(Elements& elements, std::int64_t width, std::span<const std::int64_t> rows) {
   std::int64_t to = 0;
   for (std::int64_t row : rows) {
     for (std::int64_t i = 0; i < width; ++i) elements[to++] = std::move(elements[row * width + i]);
