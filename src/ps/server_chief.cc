@@ -110,6 +110,7 @@ void Server::StartTerm(Term term) {
   // A new chief numbers incarnations and memberships by its log, which may have lost its end: it may give a number
   // again, so all that is known of workers is void until it has named the living.
   members_epoch_ = MembershipEpoch();
+  members_known_ = false;
   highest_seen_ = Incarnation();
   fenced_.clear();
   fenced_order_.clear();
@@ -350,6 +351,9 @@ void Server::Resend() {
 }
 
 void Server::OnMembers(const Members& members) {
+  members_known_ |= members.full;
+  // A change to a list that is yet to come is in it; until then nobody is let in.
+  if (!members_known_) return ToChief(MembersAck{members.epoch});
   if (members.epoch < members_epoch_ || (members.epoch == members_epoch_ && !members.full)) {
     ToChief(MembersAck{members.epoch});  // known already
     return;

@@ -49,6 +49,7 @@ std::optional<Server::Refusal> Server::CheckIncarnation(const Envelope& envelope
   auto it = workers_.find(envelope.sender);
   if (it != workers_.end() && it->second.live) return std::nullopt;
   const std::string who = absl::StrCat("incarnation ", envelope.sender.value());
+  if (!members_known_) return Refusal{RefuseReason::kRetry, "has not been told who the members are yet"};
   if (it != workers_.end() && !fenced_.contains(envelope.sender)) {
     return Refusal{RefuseReason::kRetry, absl::StrCat(who, " has not been admitted under this term yet")};
   }

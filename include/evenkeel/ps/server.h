@@ -427,6 +427,7 @@ class Server {
 
   // Workers.
   MembershipEpoch members_epoch_;
+  bool members_known_ = false;  // this term's chief has named all of them, of which the rest are changes
   std::map<Incarnation, Worker> workers_;
   Incarnation highest_seen_;
   absl::flat_hash_set<Incarnation> fenced_;
