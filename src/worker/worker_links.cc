@@ -116,35 +116,34 @@ std::unique_ptr<Worker::Link> Worker::MakeLink(const ServerAddress& server, std:
   auto made = std::make_unique<Link>();
   Link* const link = made.get();
   link->server = server;
-  link->stream =
-      std::make_unique<ServerLink>(NameOfServer(server, place), server.address, options_.name, transport_, clock_,
-                                   ServerLink::Callbacks{[this] { return session_->envelope(); },
-                                                         [this, link] {
-                                                           MutexLock lock(mutex_);
-                                                           if (link->place != kNoPlace) {
-                                                             const auto index = static_cast<std::size_t>(link->place);
-                                                             const TimePoint now = clock_.Now();
-                                                             if (!pulled_[index]) pull_at_[index] = now;
-                                                             restage_at_[index] = now;
-                                                           }
-                                                           changed_.NotifyAll();
-                                                         },
-                                                         [this] {
-                                                           MutexLock lock(mutex_);
-                                                           changed_.NotifyAll();
-                                                         },
-                                                         [this, link](Message message, const PayloadIn& payload) {
-                                                           OnServerMessage(*link, std::move(message), payload);
-                                                         },
-                                                         [this, link](const absl::Status& status) {
-                                                           {
-                                                             MutexLock lock(mutex_);
-                                                             // Should it come to that layout, a fresh link hears the
-                                                             // same.
-                                                             if (link->place == kNoPlace) return;
-                                                           }
-                                                           Fail(status);
-                                                         }});
+  ServerLink::Callbacks calls;
+  calls.envelope = [this] { return session_->envelope(); };
+  calls.on_up = [this, link] {
+    MutexLock lock(mutex_);
+    if (link->place != kNoPlace) {
+      const auto index = static_cast<std::size_t>(link->place);
+      const TimePoint now = clock_.Now();
+      if (!pulled_[index]) pull_at_[index] = now;
+      restage_at_[index] = now;
+    }
+    changed_.NotifyAll();
+  };
+  calls.on_down = [this] {
+    MutexLock lock(mutex_);
+    changed_.NotifyAll();
+  };
+  calls.on_message = [this, link](Message message, const PayloadIn& payload) {
+    OnServerMessage(*link, std::move(message), payload);
+  };
+  calls.on_refused = [this, link](const absl::Status& status) {
+    {
+      MutexLock lock(mutex_);
+      if (link->place == kNoPlace) return;  // should it come to that layout, a fresh link hears the same
+    }
+    Fail(status);
+  };
+  link->stream = std::make_unique<ServerLink>(NameOfServer(server, place), server.address, options_.name, transport_,
+                                              clock_, std::move(calls));
   link->stream->SetLayout(layout_);
   return made;
 }
