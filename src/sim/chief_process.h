@@ -1,9 +1,9 @@
 // The real Chief in a virtual process: streams, timer, log and manifest writes around it, as runtime's chief has them.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
-#include <map>
 #include <string>
 
 #include "evenkeel/chief/chief.h"
