@@ -53,8 +53,7 @@ TEST_CASE("a worker connects ahead to a server that comes, and keeps its stream 
   CHECK(worker.TakeStep(3, At(4), 1).loss_sum == before.loss_sum);
   CHECK(worker.server_.streams() == 1);
   CHECK(worker.chief_.inbox()->Count<ConnectedAhead>() == 1);
-  worker.chief_.Tell(JobEnd{true, "finished", ""});
-  CHECK(worker.AwaitEnd().ok());
+  worker.EndJob();
 }
 
 TEST_CASE("a welcome takes an order to connect ahead back, and it is told again", "[worker]") {
@@ -72,8 +71,7 @@ TEST_CASE("a welcome takes an order to connect ahead back, and it is told again"
   CHECK(worker.chief_.inbox()->NextBody<ConnectedAhead>().layout == LayoutNumber(2));
   (void)worker.TakeStep(1, At(2), 1);
   CHECK(worker.chief_.inbox()->Count<ConnectedAhead>() == 1);
-  worker.chief_.Tell(JobEnd{true, "finished", ""});
-  CHECK(worker.AwaitEnd().ok());
+  worker.EndJob();
 }
 
 TEST_CASE("what a server sends of the layout before does not count in the next one", "[worker]") {
@@ -89,8 +87,7 @@ TEST_CASE("what a server sends of the layout before does not count in the next o
   worker.server_.Tell(StageAck{.update = before.update, .missing = {0}});
   worker.server_.Tell(Refuse{RefuseReason::kStaleGeneration, "the job has moved", {}});
   CHECK(worker.TakeStep(2, At(3), 2).loss_sum == before.loss_sum);
-  worker.chief_.Tell(JobEnd{true, "finished", ""});
-  CHECK(worker.AwaitEnd().ok());
+  worker.EndJob();
 }
 
 TEST_CASE("parameters that were here before the layout changed are not asked for again", "[worker]") {
@@ -108,8 +105,7 @@ TEST_CASE("parameters that were here before the layout changed are not asked for
   CHECK(worker.AwaitStaged(worker.server_, 1).computed_on == At(3));
   worker.chief_.Tell(Outcome{staged.update, true, At(4)});
   CHECK(worker.other_.inbox()->NextBody<Pull>().at_least == At(4));
-  worker.chief_.Tell(JobEnd{true, "finished", ""});
-  CHECK(worker.AwaitEnd().ok());
+  worker.EndJob();
 }
 
 TEST_CASE("a layout that will not come takes the streams to its servers with it", "[worker]") {
@@ -128,8 +124,7 @@ TEST_CASE("a layout that will not come takes the streams to its servers with it"
   worker.other_.Tell(Refuse{RefuseReason::kForeignJob, "serves another job", {}});
   (void)worker.TakeStep(2, At(3), 1);
   CHECK(worker.chief_.inbox()->Count<ConnectedAhead>() == 1);
-  worker.chief_.Tell(JobEnd{true, "finished", ""});
-  CHECK(worker.AwaitEnd().ok());
+  worker.EndJob();
 }
 
 }  // namespace

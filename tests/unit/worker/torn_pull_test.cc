@@ -34,8 +34,7 @@ TEST_CASE("a step whose pull was torn between two versions stages nothing and co
   CHECK(staged.computed_on == At(4));
   CHECK(staged.loss_sum == whole.loss_sum);
   worker.chief_.Tell(Outcome{staged.update, true, At(5)});
-  worker.chief_.Tell(JobEnd{true, "finished", ""});
-  CHECK(worker.AwaitEnd().ok());
+  worker.EndJob();
 }
 
 }  // namespace

@@ -112,9 +112,10 @@ class WorkerAlone {
     }
   }
   int buckets() const { return static_cast<int>(layout_->buckets().size()); }
-  absl::Status AwaitEnd() {
+  void EndJob() {
+    chief_.Tell(JobEnd{true, "finished", ""});
     thread_.join();
-    return ended_;
+    CHECK(ended_.ok());
   }
 
   std::unique_ptr<Transport> transport_ = MakeInprocTransport();
