@@ -23,7 +23,7 @@ constexpr std::size_t kSmallestBounce = 64 << 10;
 constexpr std::size_t kMaxBlocks = 1024;    // of a peer
 constexpr std::int64_t kMessageBytes = 64;  // a message's weight in the queue besides header and payload
 
-// Makes a block known to the peer.
+// Makes a block known to the peer; without a descriptor and of size 0: it is gone, and the peer's mapping may go.
 struct Introduction {
   std::uint64_t id = 0;
   std::uint64_t size = 0;
@@ -142,10 +142,7 @@ absl::Status ShmStream::Flush(std::vector<PayloadOut>& done) {
   bool pushed = false;
   while (!queue_.empty()) {
     Outgoing& next = queue_.front();
-    if (next.block != nullptr && introduced_.insert(next.block->id()).second) {
-      const Introduction introduction{next.block->id(), next.block->size()};
-      EK_RETURN_IF_ERROR(SendRecord(socket_.get(), std::as_bytes(std::span(&introduction, 1)), next.block->fd()));
-    }
+    if (next.block != nullptr) EK_RETURN_IF_ERROR(Introduce(next.block));
     std::span<const std::byte> header = AsBytes(next.header);
     std::span<const std::byte> payload;
     if (next.entry.kind == EntryKind::kInline) payload = next.payload.bytes;
@@ -168,6 +165,22 @@ absl::Status ShmStream::Flush(std::vector<PayloadOut>& done) {
   }
   if (pushed) channel_.RingOther();
   return absl::OkStatus();
+}
+
+// What is on its way holds its block, so that the peer needs none that is gone.
+absl::Status ShmStream::Introduce(const std::shared_ptr<const SharedBlock>& block) {
+  if (!introduced_.emplace(block->id(), block).second) return absl::OkStatus();
+  for (auto it = introduced_.begin(); it != introduced_.end();) {
+    if (!it->second.expired()) {
+      ++it;
+      continue;
+    }
+    const Introduction gone{it->first, 0};
+    EK_RETURN_IF_ERROR(SendRecord(socket_.get(), std::as_bytes(std::span(&gone, 1)), -1));
+    it = introduced_.erase(it);
+  }
+  const Introduction introduction{block->id(), block->size()};
+  return SendRecord(socket_.get(), std::as_bytes(std::span(&introduction, 1)), block->fd());
 }
 
 void ShmStream::Close() {
@@ -328,6 +341,7 @@ absl::StatusOr<std::span<const std::byte>> ShmStream::Outside(const Entry& entry
       return absl::Status(record.status().code(),
                           absl::StrCat("block ", entry.block, " is not known: ", record.status().message()));
     }
+    if (record->fd.get() < 0 && introduction.size == 0 && blocks_.erase(introduction.id) > 0) continue;
     if (record->fd.get() < 0) return absl::InvalidArgumentError("a block was introduced without its descriptor");
     if (blocks_.size() >= kMaxBlocks) {
       return absl::ResourceExhaustedError(absl::StrCat("more than ", kMaxBlocks, " blocks of shared memory"));

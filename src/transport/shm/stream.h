@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -80,6 +79,8 @@ class ShmStream final : public Stream, public std::enable_shared_from_this<ShmSt
   absl::StatusOr<std::shared_ptr<SharedBlock>> TakeBounce(std::size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Pushes what there is room for. Payloads that need not be kept go to `done`, to be let go outside the lock.
   absl::Status Flush(std::vector<PayloadOut>& done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes a block known to the peer, and that others are gone: its mapping of them holds their memory.
+  absl::Status Introduce(const std::shared_ptr<const SharedBlock>& block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void Run();
   // Takes note of what the peer has consumed.
@@ -111,7 +112,7 @@ class ShmStream final : public Stream, public std::enable_shared_from_this<ShmSt
   Channel channel_;                                     // pushes under mutex_, reads on the stream's thread
   std::deque<Outgoing> queue_ ABSL_GUARDED_BY(mutex_);  // for which the ring has no room
   std::deque<Unconsumed> unconsumed_ ABSL_GUARDED_BY(mutex_);
-  std::set<std::uint64_t> introduced_ ABSL_GUARDED_BY(mutex_);  // blocks that the peer knows
+  std::map<std::uint64_t, std::weak_ptr<const SharedBlock>> introduced_ ABSL_GUARDED_BY(mutex_);  // the peer knows them
   std::multimap<std::size_t, std::shared_ptr<SharedBlock>> free_bounces_ ABSL_GUARDED_BY(mutex_);
   std::int64_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // neither consumed nor given up
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -102,6 +102,66 @@ TEST_CASE("a payload outside the ring is read where the peer has it", "[transpor
   CHECK(received[0].payload[904] == std::byte{42});
 }
 
+TEST_CASE("the peer is told which blocks are gone, before the next one", "[transport][shm]") {
+  struct Told {
+    std::uint64_t id, size;
+  };
+  Conversation c;
+  const auto next_told = [&] {
+    Told told{};
+    auto record = ReceiveRecord(c.far_socket.get(), std::as_writable_bytes(std::span(&told, 1)));
+    REQUIRE(record.ok());
+    CHECK((record->fd.get() >= 0) == (told.size > 0));
+    return told;
+  };
+  const auto send = [&](std::shared_ptr<SharedBlock> block) {
+    const std::span<const std::byte> bytes{block->data(), block->size()};
+    REQUIRE(c.stream->Send(Numbered(1), {bytes, std::move(block)}).ok());
+    REQUIRE(c.far->Peek()->has_value());
+  };
+  Event released;
+  auto first = *SharedBlock::Create(64 << 10);
+  const std::uint64_t id = first->id();
+  const std::span<const std::byte> bytes{first->data(), first->size()};
+  std::shared_ptr<const void> owner(nullptr, [&, held = std::move(first)](const void*) mutable {
+    held.reset();
+    released.Set();
+  });
+  REQUIRE(c.stream->Send(Numbered(1), {bytes, std::move(owner)}).ok());
+  REQUIRE(c.far->Peek()->has_value());
+  CHECK(next_told().id == id);
+  // While the message is not consumed the block stays known.
+  send(*SharedBlock::Create(64 << 10));
+  CHECK(next_told().size == 64 << 10);
+  CHECK_FALSE(ReceiveRecord(c.far_socket.get(), {}).ok());
+  c.far->Pop();
+  c.far->RingOther();
+  REQUIRE(released.Wait());
+  send(*SharedBlock::Create(128 << 10));
+  const Told gone = next_told();
+  CHECK(gone.id == id);
+  CHECK(gone.size == 0);
+  CHECK(next_told().size == 128 << 10);
+}
+
+TEST_CASE("a block that the peer says is gone is forgotten", "[transport][shm]") {
+  Conversation c;
+  auto former = *SharedBlock::Create(16 << 10);
+  auto next = *SharedBlock::Create(16 << 10);
+  const auto push = [&](const SharedBlock& block) {
+    c.Push({.kind = EntryKind::kPayloadOutside, .block = block.id(), .payload_bytes = block.size()}, Header(1));
+  };
+  c.Introduce(former->id(), former->size(), former->fd());
+  push(*former);
+  REQUIRE(c.recorder->WaitForMessages(1).size() == 1);
+  c.Introduce(former->id(), 0, -1);
+  c.Introduce(next->id(), next->size(), next->fd());
+  push(*next);
+  REQUIRE(c.recorder->WaitForMessages(2).size() == 2);
+  push(*former);
+  CHECK_THAT(std::string(c.End().message()), Catch::Contains(absl::StrCat("block ", former->id(), " is not known")));
+}
+
 TEST_CASE("blocks that do not hold what an entry names end the stream", "[transport][shm]") {
   auto block = *SharedBlock::Create(8192);
   SECTION("an unknown one") {
