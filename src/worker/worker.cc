@@ -199,7 +199,9 @@ void Worker::OnServerMessage(const Link& link, Message message, const PayloadIn&
                                                                  : absl::PermissionDeniedError(text);
       }
     } else if (current_ && refuse->update == *current_) {
-      outcome_ = Outcome{*current_, false, {}};  // void there, so it can never commit
+      // Void there: it can never commit, or it has, and the word of it was lost.
+      outcome_ = Outcome{*current_, false, {}};
+      rest_in_doubt_ = true;
     }
   }
   changed_.NotifyAll();

@@ -33,8 +33,8 @@ struct Received {
 class Inbox final : public StreamHandler {
  public:
   void OnMessage(Stream& stream, Message message, const PayloadIn& payload) override {
-    std::vector<float> floats(payload.size() / sizeof(float));
-    if (!payload.CopyTo(std::as_writable_bytes(std::span(floats)))) return;
+    std::vector<float> floats((payload.size() + sizeof(float) - 1) / sizeof(float));
+    if (!payload.CopyTo(std::as_writable_bytes(std::span(floats)).first(payload.size()))) return;
     MutexLock lock(mutex_);
     received_.push_back({std::move(message), std::move(floats)});
     changed_.NotifyAll();

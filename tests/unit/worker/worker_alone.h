@@ -28,7 +28,8 @@ inline const ServerAddress kOther{.address = "other", .incarnation = Incarnation
 
 class WorkerAlone {
  public:
-  WorkerAlone() {
+  // `train`: further options of the experiment's "train", each after a comma.
+  explicit WorkerAlone(const std::string& train = "") {
     InitLog("", LogLevel::kError);
     WriteRows();
     auto experiment = ParseExperiment(
@@ -36,7 +37,7 @@ class WorkerAlone {
                          "input": {"train": {"csv": {"files": [")",
                      file_, R"("], "label": "y"}}, "classes": 3},
                          "train": {"epochs": 1, "global_batch_size": 4, "bucket_bytes": )",
-                     kBucketBytes, R"(, "backend": "reference"}})"),
+                     kBucketBytes, R"(, "backend": "reference")", train, "}}"),
         "torn pull", {});
     REQUIRE(experiment.ok());
     options_.experiment = *std::move(experiment);
