@@ -175,6 +175,12 @@ ChiefActions Chief::Stop(const std::string& reason, TimePoint now) {
     impl.end_status = "stopped";
     impl.end_reason = reason;
     impl.EndJob(absl::OkStatus());
+  } else if (impl.phase == Phase::kEnding) {
+    impl.phase_deadline = std::min(impl.phase_deadline, now + impl.options.experiment.membership.drain);
+    impl.Say(absl::StrCat("told to stop: ", reason, "; the job ends already"));
+    impl.said_waiting.clear();
+  } else if (impl.phase == Phase::kFinalScore) {
+    impl.FinishWithoutScore(absl::StrCat("told to stop: ", reason));
   }
   impl.Advance();
   return std::exchange(impl.actions, {});
@@ -355,7 +361,7 @@ void Chief::Impl::Advance() {
     ChooseWithBackups();
     while (phase == Phase::kRunning && CommitNext()) {
     }
-    if (phase == Phase::kRunning && training_complete()) BeginEnd("finished", "");
+    if (phase == Phase::kRunning && (early_stop || training_complete())) BeginEnd("finished", early_stop.value_or(""));
     if (phase == Phase::kRunning) ChangeLayout();
     if (phase == Phase::kRunning) Grant();
   }
@@ -473,9 +479,7 @@ void Chief::Impl::CheckDeadlines() {
       return Fail(
           absl::DeadlineExceededError(absl::StrCat("the last checkpoint was not complete in time: ", WaitingFor())));
     case Phase::kFinalScore:
-      end_reason = "no final score came within eval.final_timeout_ms; ended without it";
-      Say(end_reason, LogLevel::kWarning);
-      return Finish();
+      return FinishWithoutScore("eval.final_timeout_ms is over");
     case Phase::kEnded:
       return;
   }

@@ -202,6 +202,7 @@ struct Chief::Impl {
   void SwitchLayout();
   void DropMove();
   void AbandonMove(const std::string& reason);
+  bool PartOfMove(Incarnation server) const;
   void OnServerLeave(ServerState& server, const Leave& leave);
   bool NoServerStays(const std::string& without = "") const;
   void LetAllServersGo();
@@ -299,6 +300,7 @@ struct Chief::Impl {
   void TakeFinalCheckpoint();
   void AfterFinalCheckpoint();
   void Finish();
+  void FinishWithoutScore(const std::string& why);
   void Fail(absl::Status status);
   void EndStopped(const std::string& why);
   void EndJob(absl::Status status);
@@ -385,6 +387,7 @@ struct Chief::Impl {
   bool layout_due = false;                 // and nothing binds
   bool switching = false;                  // the servers have been told of the new layout, and not all have answered
   TimePoint next_move{};                   // not before
+  std::optional<std::string> early_stop;   // the evaluator's wish, once training goes on
   std::optional<std::string> stop_wanted;  // once the servers, which hold more than a checkpoint does, have answered
   WorkerTable workers;
   std::map<SessionId, std::string> evaluators;  // their names

@@ -193,9 +193,7 @@ void Chief::Impl::OnEvalReport(const EvalReport& report) {
   Say(text);
   // A resumed job's evaluator may still speak of the checkpoint that was final before.
   if (report.final_score && report.version == version()) final_scored = true;
-  if (report.stop && phase == Phase::kRunning) {
-    BeginEnd("finished", absl::StrCat("early stopping: ", report.reason));
-  }
+  if (report.stop && phase <= Phase::kRunning) early_stop = absl::StrCat("early stopping: ", report.reason);
   if (phase == Phase::kFinalScore && final_scored) Finish();
 }
 
@@ -244,6 +242,12 @@ void Chief::Impl::AfterFinalCheckpoint() {
 }
 
 void Chief::Impl::Finish() { EndJob(failure); }
+
+void Chief::Impl::FinishWithoutScore(const std::string& why) {
+  absl::StrAppend(&end_reason, end_reason.empty() ? "" : "; ", why, "; ended without the final score");
+  Say(end_reason, LogLevel::kWarning);
+  Finish();
+}
 
 void Chief::Impl::FailWithCheckpoint(absl::Status status) {
   failure = std::move(status);

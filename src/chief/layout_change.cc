@@ -319,6 +319,10 @@ void Chief::Impl::DropMove() {
   layout_next = layout_due = false;
 }
 
+bool Chief::Impl::PartOfMove(Incarnation server) const {
+  return move && std::find(move->members.begin(), move->members.end(), server) != move->members.end();
+}
+
 void Chief::Impl::AbandonMove(const std::string& reason) {
   if (!move) return;
   Say(absl::StrCat("layout ", move->layout.value(), " is given up: ", reason), LogLevel::kWarning);
@@ -333,7 +337,7 @@ void Chief::Impl::OnServerLeave(ServerState& server, const Leave& leave) {
   }
   if (leave.after_ticket) {
     server.leaving = true;
-    if (move) AbandonMove(absl::StrCat(server.name, " leaves"));
+    if (PartOfMove(server.incarnation)) AbandonMove(absl::StrCat(server.name, " leaves"));
     return Send(server.session, LeaveNow{leave.reason});
   }
   if (InLayout(server)) return LoseServer(server, leave.reason, /*orderly=*/true);
@@ -368,9 +372,7 @@ void Chief::Impl::EndSpare(Incarnation incarnation, const std::string& reason, b
   }
   const std::string name = spare->name;
   spares.erase(spare);
-  if (move && std::find(move->members.begin(), move->members.end(), incarnation) != move->members.end()) {
-    AbandonMove(absl::StrCat(name, " is gone"));
-  }
+  if (PartOfMove(incarnation)) AbandonMove(absl::StrCat(name, " is gone"));
 }
 
 OrderReply Chief::Impl::OnDrainServer(const std::string& name) {

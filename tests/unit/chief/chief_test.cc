@@ -450,6 +450,59 @@ TEST_CASE("without a final score in time the job ends and says so", "[chief]") {
                       [](const std::string& line) { return absl::StrContains(line, "final score"); }));
 }
 
+TEST_CASE("a chief that is told to stop waits for no final score, and says so", "[chief]") {
+  FakeClusterOptions options;
+  options.expects_evaluator = true;
+  options.overrides = "eval.final_timeout_ms=2000000";
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return !cluster.manifests().empty() && cluster.manifests().back().final; });
+  cluster.RunUntil([&] { return absl::StrContains(cluster.chief().StatusJson(cluster.now()), "final score"); });
+  REQUIRE_FALSE(cluster.end());
+  cluster.StopJob();
+  REQUIRE(cluster.end());
+  CHECK(cluster.end()->status.ok());
+  CHECK(cluster.end()->summary.status == "finished");
+  CHECK(cluster.end()->summary.reason == "told to stop: SIGTERM; ended without the final score");
+}
+
+TEST_CASE("a stop while the last checkpoint is written gives it no more than membership.drain_ms", "[chief]") {
+  FakeClusterOptions options;
+  options.overrides = "membership.drain_ms=3000 membership.ps_timeout_ms=600000 membership.lease_ms=900000";
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] {
+    return std::any_of(cluster.lines().begin(), cluster.lines().end(),
+                       [](const std::string& line) { return absl::StrContains(line, "training is over"); });
+  });
+  REQUIRE_FALSE(cluster.end());
+  cluster.CutServer(0);
+  const TimePoint told = cluster.now();
+  cluster.StopJob();
+  REQUIRE(cluster.Run());
+  CHECK_FALSE(cluster.end()->status.ok());
+  CHECK(cluster.now() - told >= std::chrono::seconds(3));
+  CHECK(cluster.now() - told < std::chrono::seconds(10));
+}
+
+TEST_CASE("an evaluator's wish to end counts whenever it comes", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 100000;
+  options.overrides = "checkpoint.every_commits=4 membership.lease_ms=2000 membership.renew_ms=500";
+  FakeCluster cluster(options);
+  cluster.AddEvaluator();
+  cluster.RunUntil([&] { return cluster.commits().size() >= 9; });
+  cluster.KillServer(0);
+  cluster.RunUntil([&] { return cluster.rollbacks() == 1; });
+  const std::size_t before = cluster.surviving_commits().size();
+  cluster.Evaluate({.version = cluster.manifests().back().version, .stop = true, .reason = "no better for 3 scores"});
+  REQUIRE_FALSE(cluster.end());
+  cluster.StartServer(0);
+  REQUIRE(cluster.Run());
+  CHECK(cluster.end()->status.ok());
+  CHECK(cluster.end()->summary.status == "finished");
+  CHECK(absl::StartsWith(cluster.end()->summary.reason, "early stopping: no better for 3 scores"));
+  CHECK(cluster.surviving_commits().size() == before);
+}
+
 TEST_CASE("a checkpoint that fails while training ends is not the last one", "[chief]") {
   int ended_meanwhile = 0;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {

@@ -109,6 +109,21 @@ OrderReply FakeCluster::Order(Body order) {
   return reply;
 }
 
+void FakeCluster::AddEvaluator() {
+  evaluator_ = last_session_ = last_session_.Next();
+  Message join;
+  join.envelope.spec_hash = experiment_.spec_hash;
+  join.body = Join{.role = Role::kEvaluator, .name = "evaluator:0"};
+  Take(chief_->OnMessage(evaluator_, std::move(join), now_));
+}
+
+void FakeCluster::Evaluate(const EvalReport& report) {
+  Message message;
+  message.envelope.spec_hash = experiment_.spec_hash;
+  message.body = report;
+  Take(chief_->OnMessage(evaluator_, std::move(message), now_));
+}
+
 std::vector<LayoutRecord> FakeCluster::layouts() const {
   std::vector<LayoutRecord> list;
   for (const LogRecord& record : log_) {

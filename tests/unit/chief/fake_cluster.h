@@ -65,6 +65,8 @@ class FakeCluster {
   void FailSnapshot(CommitNumber commit) { failing_snapshot_ = commit; }
   void FailSnapshots(bool all) { failing_snapshots_ = all; }
   OrderReply Order(Body order);
+  void AddEvaluator();
+  void Evaluate(const EvalReport& report);
   int StartWorker(const std::string& name);  // returns its index
   // The worker's next stage reports this many NaNs.
   void Poison(int index) { poisoned_ = index; }
@@ -182,7 +184,7 @@ class FakeCluster {
   std::vector<Worker> workers_;
   std::map<SessionId, std::deque<Message>> to_chief_;
   std::map<SessionId, std::deque<Message>> from_chief_;
-  SessionId last_session_;
+  SessionId last_session_, evaluator_;
   std::vector<LogRecord> log_;
   std::optional<EndAction> end_;
   std::vector<Manifest> manifests_;

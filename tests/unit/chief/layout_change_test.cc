@@ -203,6 +203,30 @@ TEST_CASE("the time that a move may take counts from when nothing is bound any m
   for (const std::string& line : cluster.lines()) CHECK_FALSE(absl::StrContains(line, "layout 2 is given up"));
 }
 
+TEST_CASE("a server that stands by and is no part of a move may leave meanwhile", "[chief]") {
+  FakeCluster cluster(Options("membership.ps_replacement_timeout_ms=50000"));
+  cluster.RunUntil([&] { return cluster.commits().size() >= 5; });
+  const auto said = [&](const std::string& text) {
+    return std::any_of(cluster.lines().begin(), cluster.lines().end(),
+                       [&](const std::string& line) { return absl::StrContains(line, text); });
+  };
+  cluster.StartServer(2);
+  cluster.StartServer(3);
+  cluster.RunUntil([&] { return said("ps:2 joined") && said("ps:3 joined"); });
+  cluster.HoldPrepared();
+  REQUIRE(cluster.Order(Scale{3}).accepted);
+  cluster.RunUntil([&] { return said("layout 2 is prepared"); });
+  const int stands_by = said("prepared: ps:0, ps:1, ps:2") ? 3 : 2;
+  cluster.AskServerToLeave(stands_by);
+  cluster.RunUntil([&] { return cluster.ServerReleased(stands_by); });
+  cluster.ReleasePrepared();
+  cluster.RunUntil([&] { return cluster.layouts().size() == 2; });
+  REQUIRE(cluster.layouts().back().servers.size() == 3);
+  REQUIRE_FALSE(said("layout 2 is given up"));
+  REQUIRE(cluster.Run());
+  CheckExact(cluster);
+}
+
 TEST_CASE("an order that comes while a layout is prepared takes the former one's place", "[chief]") {
   FakeClusterOptions options = Options("membership.ps_replacement_timeout_ms=50000");
   options.servers = 3;
