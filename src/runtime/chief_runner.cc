@@ -34,6 +34,7 @@ constexpr std::size_t kMaxDiskQueue = 1 << 16;
 // Rows of metrics are many and nobody waits for them: they are written in batches, so large or so old at most.
 constexpr std::size_t kRowsAtOnce = 1 << 10;
 constexpr Duration kRowsWait = std::chrono::milliseconds(100);
+constexpr int kBatchesInTurn = 64;  // of actions, that one thread carries out on end
 
 class ChiefRunner {
  public:
@@ -62,8 +63,13 @@ class ChiefRunner {
   using DiskWork = std::variant<SyncLogAction, SyncFormerLog, WriteManifestAction, CommitMetricsAction>;
 
   absl::Status Prepare();
+  // Feeds an event to the chief; what follows is done here, or by whoever is at it.
   template <class Event>
   void Deliver(Event&& event);
+  template <class Event>
+  void Feed(Event&& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PerformPending();
+  bool NobodyPerforms() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !performing_ && !pending_.empty(); }
   void Perform(ChiefAction& action);
   void CutLog();
   void NoteOutputError(const absl::Status& status);
@@ -99,6 +105,7 @@ class ChiefRunner {
   // Actions are performed in order, outside the mutex, by whichever thread finds nobody doing it.
   std::deque<ChiefAction> pending_ ABSL_GUARDED_BY(mutex_);
   bool performing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool timer_gone_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<SessionId, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
   SessionId last_session_ ABSL_GUARDED_BY(mutex_);
   bool stop_asked_ ABSL_GUARDED_BY(mutex_) = false;
@@ -141,27 +148,43 @@ absl::Status ChiefRunner::Prepare() {
 }
 
 template <class Event>
+void ChiefRunner::Feed(Event&& event) {
+  for (ChiefAction& action : event(*chief_, clock_.Now())) pending_.push_back(std::move(action));
+  if (chief_->NextDeadline() < timer_wakes_) timer_changed_.NotifyOne();
+  if (end_) ending_.NotifyAll();
+}
+
+template <class Event>
 void ChiefRunner::Deliver(Event&& event) {
-  std::deque<ChiefAction> batch;
   {
     MutexLock lock(mutex_);
-    for (ChiefAction& action : event(*chief_, clock_.Now())) pending_.push_back(std::move(action));
-    if (chief_->NextDeadline() < timer_wakes_) timer_changed_.NotifyOne();
-    if (end_) ending_.NotifyAll();
-    if (performing_) return;
-    performing_ = true;
-    batch.swap(pending_);
+    Feed(event);
   }
-  for (;;) {
+  PerformPending();
+}
+
+// A thread that goes on while others bring more leaves its own work undone: what is pending after kBatchesInTurn is the
+// timer's, or the next event's.
+void ChiefRunner::PerformPending() {
+  std::deque<ChiefAction> batch;
+  for (int batches = 0;; ++batches) {
+    {
+      MutexLock lock(mutex_);
+      if (batches == 0 && performing_) return;
+      performing_ = !pending_.empty();
+      if (performing_ && batches >= kBatchesInTurn && !timer_gone_) {
+        performing_ = false;
+        timer_changed_.NotifyOne();
+        return;
+      }
+      if (!performing_) {
+        if (end_ || !output_error_.ok()) ending_.NotifyAll();
+        return;
+      }
+      batch.swap(pending_);
+    }
     for (ChiefAction& action : batch) Perform(action);
     batch.clear();
-    MutexLock lock(mutex_);
-    if (pending_.empty()) {
-      performing_ = false;
-      if (end_ || !output_error_.ok()) ending_.NotifyAll();
-      return;
-    }
-    batch.swap(pending_);
   }
 }
 
@@ -240,25 +263,30 @@ void ChiefRunner::Forget(SessionId session) {
   streams_.erase(it);
 }
 
-// Ticks, and tells the chief to stop.
+// Ticks, tells the chief to stop, and carries out what others have left.
 void ChiefRunner::RunTimer() {
   for (;;) {
-    bool stop_now = false;
+    bool stop_now = false, due = false;
     {
       MutexLock lock(mutex_);
-      while (!end_ && output_error_.ok() && !(stop_asked_ && !stop_told_) && clock_.Now() < chief_->NextDeadline()) {
+      while (!end_ && output_error_.ok() && !(stop_asked_ && !stop_told_) && !NobodyPerforms() &&
+             clock_.Now() < chief_->NextDeadline()) {
         timer_wakes_ = chief_->NextDeadline();
         timer_changed_.WaitUntil(mutex_, timer_wakes_);
       }
       timer_wakes_ = TimePoint::min();
-      if (end_ || !output_error_.ok()) return;
+      timer_gone_ = end_ || !output_error_.ok();
+      if (timer_gone_) return;
       if (stop_asked_ && !stop_told_) stop_now = stop_told_ = true;
+      due = clock_.Now() >= chief_->NextDeadline();
     }
     if (stop_now) {
       const std::string reason = stop_.reason();  // not under our lock: a request holds its own while it takes ours
       Deliver([&](Chief& chief, TimePoint now) { return chief.Stop(reason, now); });
-    } else {
+    } else if (due) {
       Deliver([](Chief& chief, TimePoint now) { return chief.Tick(now); });
+    } else {
+      PerformPending();
     }
   }
 }
@@ -320,7 +348,10 @@ void ChiefRunner::DoDiskWork(DiskWork& work) {
     // A chief that is started again knows the commits after it from the log: what was before must be in the files.
     if (outputs_) NoteOutputError(outputs_->Flush());
     const absl::Status written = WriteAndPrune(write->manifest);
-    Deliver([&](Chief& chief, TimePoint now) { return chief.OnManifestWritten(version, written, now); });
+    // Carried out elsewhere: actions may wait for room in this thread's queue.
+    MutexLock lock(mutex_);
+    Feed([&](Chief& chief, TimePoint now) { return chief.OnManifestWritten(version, written, now); });
+    if (NobodyPerforms()) timer_changed_.NotifyOne();
   }
   NoteOutputError(status);
 }
@@ -396,15 +427,17 @@ absl::Status ChiefRunner::Run() {
     MutexLock lock(mutex_);
     while (!end_ && output_error_.ok()) ending_.Wait(mutex_);
     output_error = output_error_;
-    while (performing_) ending_.Wait(mutex_);
   }
   timer.join();
+  PerformPending();  // what was left to the timer
   {
     MutexLock lock(mutex_);
+    while (performing_) ending_.Wait(mutex_);
     disk_done_ = true;
     disk_changed_.NotifyAll();
   }
   disk.join();
+  PerformPending();  // what followed the disk's last work
   // A chief that cannot write decides nothing more; its members are let go without a word of success.
   absl::Status result = output_error.ok() ? FinishOutputs() : output_error;
   if (result.ok()) AwaitGoodbyes();

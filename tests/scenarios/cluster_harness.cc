@@ -216,7 +216,7 @@ Cluster::Cluster(ClusterOptions options) : options_(std::move(options)), transpo
     chief.model_dir = options_.model_dir;
     chief.servers = static_cast<std::uint32_t>(options_.servers);
     for (int i = 0; i < options_.workers; ++i) chief.listed_workers.push_back(absl::StrCat("worker:", i));
-    return RunChief(chief, *transports_->inner, Storage::Posix(), Clock::Real(), chief_stop_);
+    return RunChief(chief, *transports_->inner, *options_.chief_storage, Clock::Real(), chief_stop_);
   });
   for (int i = 0; i < options_.servers; ++i) AddServer(i);
   for (int i = 0; i < options_.workers; ++i) AddWorker(i);

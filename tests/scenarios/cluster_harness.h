@@ -18,6 +18,7 @@
 #include "evenkeel/config/experiment.h"
 #include "evenkeel/core/mutex.h"
 #include "evenkeel/core/stop.h"
+#include "evenkeel/core/storage.h"
 #include "evenkeel/protocol/stream.h"
 #include "nlohmann/json.hpp"
 
@@ -56,6 +57,7 @@ struct ClusterOptions {
   int servers = 1;
   std::string model_dir;
   ReadHook on_read = nullptr;
+  Storage* chief_storage = &Storage::Posix();
 };
 
 struct Ended {
