@@ -22,6 +22,8 @@ constexpr Duration kWaitingLine = std::chrono::seconds(10);  // between two line
 // Floats of a server's part up to which whoever brings a decision applies it.
 constexpr std::int64_t kSmallFloats = 64 << 10;
 
+constexpr int kBatchesInTurn = 64;  // of actions, that one thread carries out on end
+
 class ChiefHandler final : public StreamHandler {
  public:
   ChiefHandler(std::shared_ptr<PsProcess> process, std::uint64_t connection)
@@ -112,16 +114,20 @@ bool PsProcess::had_place() {
   return had_place_;
 }
 
+// As the chief's runner: what is left after kBatchesInTurn is the timer's, or the next event's.
 void PsProcess::Drain() {
-  for (;;) {
+  for (int batches = 0;; ++batches) {
     ps::Actions actions;
     {
       MutexLock lock(mutex_);
-      actions.swap(outbox_);
-      if (actions.empty()) {
+      draining_ = !outbox_.empty();
+      if (draining_ && batches >= kBatchesInTurn && !result_) {
         draining_ = false;
+        timer_.NotifyAll();
         return;
       }
+      if (!draining_) return;
+      actions.swap(outbox_);
     }
     for (ps::Action& action : actions) {
       std::visit([this](auto&& a) { Do(std::move(a)); }, std::move(action));
@@ -472,7 +478,8 @@ absl::Status PsProcess::Run(StopSource& stop) {
     MutexLock lock(mutex_);
     if (result_) break;
     const bool news = stop_requested_ && stop_at_ == kNever;
-    if (news) continue;
+    const bool left = !draining_ && !outbox_.empty();
+    if (news || left) continue;
     timer_wakes_ = NextWake();
     timer_.WaitUntil(mutex_, timer_wakes_);
     timer_wakes_ = TimePoint::min();
