@@ -188,7 +188,7 @@ void AddTraceOptions(CLI::App& command, Options& options) {
   command.add_option("--commits", options.soak_options.commits, "Of the soak")
       ->needs(soak)
       ->capture_default_str()
-      ->check(CLI::Range(1000, 100'000'000));
+      ->check(CLI::Range(20'000, 100'000'000));
   command.add_option("--commits-a-join", options.soak_options.commits_a_join, "Of the soak, about")
       ->needs(soak)
       ->capture_default_str()

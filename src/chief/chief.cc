@@ -246,6 +246,7 @@ bool Chief::Impl::CheckEnvelope(SessionId session, const Message& message) {
                   absl::StrCat("this is job ", job_id, "; the sender belongs to job ", envelope.job_id), true);
     return false;
   }
+  if (given_up) return false;
   if (envelope.spec_hash != options.experiment.spec_hash) {
     std::string difference;
     if (const auto* join = std::get_if<Join>(&message.body)) {
@@ -257,6 +258,10 @@ bool Chief::Impl::CheckEnvelope(SessionId session, const Message& message) {
       if (fields.size() > kDifferingFieldsNamed) {
         absl::StrAppend(&difference, " and ", fields.size() - kDifferingFieldsNamed, " more");
       }
+    }
+    if (phase == Phase::kGathering && !envelope.job_id.empty() && !EndedBefore()) {
+      GiveUpTo(std::get_if<Join>(&message.body), difference);
+      return false;
     }
     RefuseSession(session, RefuseReason::kOtherExperiment,
                   absl::StrCat("the sender's experiment is not this job's", difference), true);

@@ -299,6 +299,8 @@ struct Chief::Impl {
   void Stop(const std::string& reason);
   void TakeFinalCheckpoint();
   void AfterFinalCheckpoint();
+  bool EndedBefore() const;  // no process of an earlier term goes on with it
+  void GiveUpTo(const Join* member, const std::string& difference);
   void Finish();
   void FinishWithoutScore(const std::string& why);
   void Fail(absl::Status status);
@@ -387,6 +389,7 @@ struct Chief::Impl {
   bool layout_due = false;                 // and nothing binds
   bool switching = false;                  // the servers have been told of the new layout, and not all have answered
   TimePoint next_move{};                   // not before
+  bool given_up = false;                   // the job is another chief's
   std::optional<std::string> early_stop;   // the evaluator's wish, once training goes on
   std::optional<std::string> stop_wanted;  // once the servers, which hold more than a checkpoint does, have answered
   WorkerTable workers;

@@ -268,10 +268,13 @@ void Chief::Impl::EndStopped(const std::string& why) {
     end_reason = *std::exchange(stop_wanted, std::nullopt);
   }
   absl::StrAppend(&end_reason, "; ", why, " before the last checkpoint was complete");
-  // Before the first worker is here nothing is taken up; what the log holds beyond its checkpoint counts as rolled
-  // back.
-  const std::int64_t lost =
-      durable ? samples_trained - durable->samples_trained : std::max(samples_trained, samples_rolled_back);
+  std::int64_t lost = durable ? samples_trained - durable->samples_trained : samples_trained;
+  if (!durable && recovering) {
+    // Before the first worker is here nothing of the log is taken up.
+    for (const Decision& decision : log.commits) {
+      if (decision.version.commit > options.resume->version.commit) lost += decision.samples;
+    }
+  }
   if (lost == 0 || !failure.ok()) return EndJob(failure);
   const Manifest* const last = durable ? &*durable : options.resume ? &*options.resume : nullptr;
   Fail(absl::InternalError(absl::StrCat(end_reason, ": what was trained after ",
@@ -301,6 +304,26 @@ void Chief::Impl::EndJob(absl::Status status) {
   for (const auto& [session, name] : evaluators) dismiss(session, name, latest);
   EndAction action{std::move(status), MakeSummary(), std::nullopt};
   if (durable && durable->version == version()) action.final_checkpoint = durable->version;
+  action.keeps_summary = !ledger;
+  actions.push_back(std::move(action));
+}
+
+bool Chief::Impl::EndedBefore() const { return options.history.job_id.empty() || options.history.end.has_value(); }
+
+// The job goes on without its chief: whoever leads it with another experiment would send all its members away, and with
+// them what no checkpoint holds. Nothing is said to them, so that they wait for the right one.
+void Chief::Impl::GiveUpTo(const Join* member, const std::string& difference) {
+  const std::string name = member != nullptr ? member->name : "a member";
+  phase = Phase::kEnded;
+  phase_deadline = kNever;
+  given_up = true;
+  const absl::Status status = absl::FailedPreconditionError(
+      absl::StrCat("the job in ", options.model_dir, " still runs with another experiment: ", name,
+                   " is here and waits for its chief", difference,
+                   "; start the chief with that experiment, or stop the job's servers and workers first"));
+  Say(std::string(status.message()), LogLevel::kError);
+  EndAction action{status, MakeSummary(), std::nullopt};
+  action.keeps_summary = true;
   actions.push_back(std::move(action));
 }
 

@@ -377,6 +377,7 @@ absl::Status ChiefRunner::FinishOutputs() {
   if (outputs_) EK_RETURN_IF_ERROR(outputs_->Flush());
   EK_RETURN_IF_ERROR(log_->Sync());
   if (end->finished_before) return absl::OkStatus();
+  if (end->keeps_summary && storage_.Exists(JoinPath(options_.model_dir, "summary.json"))) return absl::OkStatus();
   if (end->final_checkpoint) {
     EK_ASSIGN_OR_RETURN(const CheckpointReader reader,
                         CheckpointReader::Open(storage_, options_.model_dir, *end->final_checkpoint));

@@ -135,7 +135,8 @@ def test_a_killed_server_is_replaced_and_the_job_rolls_back(job):
 
 
 def test_a_killed_chief_is_started_again_and_the_job_goes_on(job):
-    """Servers and workers live on, nothing is trained again, and the bits are those of a job whose chief never died."""
+    """Servers and workers live on, nothing is trained again, and the bits are those of a job whose chief never died. A
+    chief with another experiment in between sends nobody away."""
     sums = []
     for name, kills in [("whole", 0), ("killed", 2)]:
         job.model_dir = job.path(name)
@@ -145,6 +146,11 @@ def test_a_killed_chief_is_started_again_and_the_job_goes_on(job):
             wait_for_checkpoint(all_roles["chief:0"], 1, 300 * (kill + 1))
             all_roles["chief:0"].popen.kill()
             all_roles["chief:0"].wait()
+            if kill == 0:
+                other = job.role("chief:0", cluster, *arguments, "--set", "train.max_commits=4001")
+                other.expect(3)
+                check("still runs with another experiment" in other.output(), other.output())
+                check("they differ in train.max_commits" in other.output(), other.output())
             all_roles["chief:0"] = job.role("chief:0", cluster, *arguments)
         for process in all_roles.values():
             process.expect(0)

@@ -112,6 +112,7 @@ struct EndAction {
   Summary summary;
   std::optional<Version> final_checkpoint;
   bool finished_before = false;  // in an earlier term; there is no new summary
+  bool keeps_summary = false;    // an earlier chief's, where there is one: this one had taken nothing up
 };
 using ChiefAction = std::variant<SendAction, CloseAction, AppendLogAction, SyncLogAction, CutLogAction,
                                  WriteManifestAction, CommitMetricsAction, LogLineAction, EndAction>;

@@ -224,6 +224,78 @@ TEST_CASE("a chief that is stopped before anybody has come back says what no che
   CHECK(absl::StrContains(end->status.message(), "what was trained after g1-c30, 420 samples, is lost"));
 }
 
+TEST_CASE("what an earlier rollback has taken back is not counted as lost again", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 100000;
+  options.overrides =
+      "train.global_batch_size=60 checkpoint.every_commits=10 membership.lease_ms=2000 membership.renew_ms=500";
+  FakeCluster first(options);
+  first.RunUntil([&] { return first.commits().size() == 25; });
+  first.KillServer(0);
+  first.RunUntil([&] { return first.rollbacks() == 1; });
+  first.StartServer(0);
+  const std::size_t manifests = first.manifests().size();
+  first.RunUntil([&] {
+    return first.manifests().size() > manifests &&
+           first.surviving_commits().back().decision.version.commit.value() % 10 == 7;
+  });
+  const CommitNumber kept = first.manifests().back().version.commit;
+  const auto beyond = first.surviving_commits().back().decision.version.commit.value() - kept.value();
+  REQUIRE(beyond == 7);
+  Chief chief(Again(first, options.workers));
+  TimePoint now = first.now() + std::chrono::seconds(5);
+  chief.Start(now, 1700000000000);
+  std::optional<EndAction> end;
+  ChiefActions actions = chief.Stop("SIGTERM", now);
+  while (!end && now < first.now() + std::chrono::seconds(600)) {
+    for (const ChiefAction& action : actions) {
+      if (const auto* found = std::get_if<EndAction>(&action)) end = *found;
+    }
+    now = chief.NextDeadline();
+    actions = chief.Tick(now);
+  }
+  REQUIRE(end);
+  CHECK(absl::StrContains(end->status.message(), ", 420 samples, is lost"));
+  CHECK(end->keeps_summary);
+}
+
+TEST_CASE("a chief with another experiment gives up a job that still runs, and sends nobody away", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 100000;
+  options.overrides = "checkpoint.every_commits=10";
+  FakeCluster first(options);
+  first.RunUntil([&] { return first.commits().size() == 37; });
+  ChiefOptions again = Again(first, options.workers);
+  const bool ended = GENERATE(false, true);
+  if (ended) again.history.end = EndRecord{"stopped", ""};
+  Message join = JoinOfWorker(first);
+  join.envelope.job_id = again.history.job_id;
+  join.envelope.spec_hash = std::string(64, 'e');
+  Chief chief(std::move(again));
+  const TimePoint now = first.now() + std::chrono::seconds(5);
+  chief.Start(now, 1700000000000);
+  std::optional<EndAction> end;
+  bool refused = false;
+  for (int i = 0; i < 2; ++i) {
+    for (const ChiefAction& action : chief.OnMessage(SessionId(1), join, now)) {
+      if (const auto* found = std::get_if<EndAction>(&action)) end = *found;
+      CHECK_FALSE(std::holds_alternative<AppendLogAction>(action));
+      const auto* send = std::get_if<SendAction>(&action);
+      if (send == nullptr) continue;
+      refused = std::holds_alternative<Refuse>(send->message.body);
+      CHECK(refused);
+    }
+  }
+  CHECK(refused == ended);
+  CHECK(end.has_value() == !ended);
+  CHECK(chief.ended() == !ended);
+  if (end) {
+    CHECK(end->keeps_summary);
+    CHECK(end->status.code() == absl::StatusCode::kFailedPrecondition);
+    CHECK(absl::StrContains(end->status.message(), "still runs with another experiment"));
+  }
+}
+
 TEST_CASE("a rollback takes back what workers had committed after the checkpoint", "[chief]") {
   FakeClusterOptions options;
   options.samples = 6000;
