@@ -180,8 +180,9 @@ void AddLaunchCommand(CLI::App& app, Action& chosen) {
   AddLogLevelOption(*command, options->log_level);
   AddSupervisorOptions(*command, all->run.supervisor.max_restarts, all->monitor_seconds);
   command->footer(
-      "A process that dies is started again, later and later, until it has had its restarts; a minute of good health "
-      "gives them back. Ctrl-C stops the job with a checkpoint, a second one ends it at once; the same command goes on "
+      "A process that dies is started again, later and later, until it has had its restarts; a minute of good health, "
+      "not of waiting in vain, gives them back. Ctrl-C stops the job with a checkpoint, a second one ends it at once; "
+      "the same command goes on "
       "from the last checkpoint. Exit code 0 only if the job finished.");
   command->callback([&chosen, all] { chosen = [all] { return Launch(*all); }; });
 }

@@ -292,9 +292,11 @@ void Chief::Impl::RollBack(const std::string& reason) {
   first_server_here = false;
   Await(options.experiment.membership.ps_timeout);
   replace_until = now + options.experiment.membership.ps_replacement_timeout;
-  const std::string text = absl::StrCat(reason, ": back to ", durable ? CheckpointName(durable->version) : "the start",
-                                        ", ", trained - samples_trained, " samples are trained again");
-  Say(text, LogLevel::kWarning);
+  const std::int64_t again = trained - samples_trained;
+  const std::string text =
+      absl::StrCat(reason, ": back to ", durable ? CheckpointName(durable->version) : "the start", ", ",
+                   again > 0 ? absl::StrCat(again, " samples are") : "nothing is", " trained again");
+  Say(text, again > 0 ? LogLevel::kWarning : LogLevel::kInfo);
   NoteMember("rolled_back", text);
 }
 

@@ -131,7 +131,8 @@ SupervisorActions Supervisor::OnExit(int process, const ProcessExit& exit, TimeP
     p.state = State::kFailed;
     return {};
   }
-  if (now - p.started >= options_.healthy_after) p.restarts = 0;
+  const bool waited_in_vain = !exit.signalled && exit.value == static_cast<int>(ExitCode::kDeadline);
+  if (!waited_in_vain && now - p.started >= options_.healthy_after) p.restarts = 0;
   const std::string ended = absl::StrCat(p.name, " ended with ", exit.ToString(), "; ");
   if (const std::string why = WhyFinal(p, exit); !why.empty()) {
     p.state = State::kFailed;

@@ -5,7 +5,8 @@
 // Restarts:  a process that ends unasked, in a way that its policy starts again, comes back after a delay that doubles
 //            from `first_delay` to `longest_delay`, times a random part between a half and one, so that many that died
 //            together do not come back together. After `max_restarts` in a row it stays down. One that ran for
-//            `healthy_after` has proved itself: its count begins anew.
+//            `healthy_after` has proved itself: its count begins anew; not where it ended because it had waited in vain
+//            (4), for waiting is no sign of health.
 // Stops:     a process that was told to end and still runs after its grace is killed.
 // Limits:    kMaxProcesses, by CHECK.
 #pragma once

@@ -107,6 +107,15 @@ TEST_CASE("a long healthy life gives the restarts back", "[launch][fast]") {
   CHECK(ForGood(bench.Exit(kKilled)));
 }
 
+TEST_CASE("a long life that was spent waiting gives no restarts back", "[launch][fast]") {
+  Bench bench(Options(1));
+  bench.clock.Advance(std::chrono::seconds(90));
+  CHECK_FALSE(ForGood(bench.Exit(Code(4))));
+  bench.Restarted(1);
+  bench.clock.Advance(std::chrono::seconds(90));
+  CHECK(ForGood(bench.Exit(Code(4))));
+}
+
 TEST_CASE("which ends bring a process back", "[launch][fast]") {
   struct Case {
     RestartOn policy;
