@@ -55,6 +55,23 @@ Message JoinOfWorker(const FakeCluster& cluster) {
   return join;
 }
 
+// How a chief ends that is started again and stopped at once, while nobody comes.
+std::optional<EndAction> StopBeforeAnybodyComes(const FakeCluster& before, int workers) {
+  Chief chief(Again(before, workers));
+  TimePoint now = before.now() + std::chrono::seconds(5);
+  chief.Start(now, 1700000000000);
+  std::optional<EndAction> end;
+  ChiefActions actions = chief.Stop("SIGTERM", now);
+  while (!end && now < before.now() + std::chrono::seconds(600)) {
+    for (const ChiefAction& action : actions) {
+      if (const auto* found = std::get_if<EndAction>(&action)) end = *found;
+    }
+    now = chief.NextDeadline();
+    actions = chief.Tick(now);
+  }
+  return end;
+}
+
 }  // namespace
 
 TEST_CASE("status names the worker without a connection that all others wait for, and until when", "[chief]") {
@@ -207,18 +224,7 @@ TEST_CASE("a chief that is stopped before anybody has come back says what no che
   options.overrides = "train.global_batch_size=60 checkpoint.every_commits=10";
   FakeCluster first(options);
   first.RunUntil([&] { return first.commits().size() == 37 && first.manifests().size() == 4; });
-  Chief chief(Again(first, options.workers));
-  TimePoint now = first.now() + std::chrono::seconds(5);
-  chief.Start(now, 1700000000000);
-  std::optional<EndAction> end;
-  ChiefActions actions = chief.Stop("SIGTERM", now);
-  while (!end && now < first.now() + std::chrono::seconds(600)) {
-    for (const ChiefAction& action : actions) {
-      if (const auto* found = std::get_if<EndAction>(&action)) end = *found;
-    }
-    now = chief.NextDeadline();
-    actions = chief.Tick(now);
-  }
+  const std::optional<EndAction> end = StopBeforeAnybodyComes(first, options.workers);
   REQUIRE(end);
   CHECK(end->status.code() == absl::StatusCode::kInternal);
   CHECK(absl::StrContains(end->status.message(), "what was trained after g1-c30, 420 samples, is lost"));
@@ -242,18 +248,7 @@ TEST_CASE("what an earlier rollback has taken back is not counted as lost again"
   const CommitNumber kept = first.manifests().back().version.commit;
   const auto beyond = first.surviving_commits().back().decision.version.commit.value() - kept.value();
   REQUIRE(beyond == 7);
-  Chief chief(Again(first, options.workers));
-  TimePoint now = first.now() + std::chrono::seconds(5);
-  chief.Start(now, 1700000000000);
-  std::optional<EndAction> end;
-  ChiefActions actions = chief.Stop("SIGTERM", now);
-  while (!end && now < first.now() + std::chrono::seconds(600)) {
-    for (const ChiefAction& action : actions) {
-      if (const auto* found = std::get_if<EndAction>(&action)) end = *found;
-    }
-    now = chief.NextDeadline();
-    actions = chief.Tick(now);
-  }
+  const std::optional<EndAction> end = StopBeforeAnybodyComes(first, options.workers);
   REQUIRE(end);
   CHECK(absl::StrContains(end->status.message(), ", 420 samples, is lost"));
   CHECK(end->keeps_summary);
