@@ -182,8 +182,7 @@ void AddLaunchCommand(CLI::App& app, Action& chosen) {
   command->footer(
       "A process that dies is started again, later and later, until it has had its restarts; a minute of good health, "
       "not of waiting in vain, gives them back. Ctrl-C stops the job with a checkpoint, a second one ends it at once; "
-      "the same command goes on "
-      "from the last checkpoint. Exit code 0 only if the job finished.");
+      "the same command goes on from the last checkpoint. Exit code 0 only if the job finished.");
   command->callback([&chosen, all] { chosen = [all] { return Launch(*all); }; });
 }
 
