@@ -24,8 +24,6 @@ using Json = nlohmann::ordered_json;
 
 struct Options {
   ReplayOptions replay;
-  std::string experiment;
-  std::vector<std::string> overrides;
   bool json = false;
 };
 
@@ -138,10 +136,6 @@ void PrintJson(const ReplayReport& report, double seconds) {
 }
 
 absl::StatusOr<bool> Run(Options& options) {
-  if (!options.experiment.empty()) {
-    EK_ASSIGN_OR_RETURN(Experiment experiment, LoadExperiment(options.experiment, options.overrides));
-    options.replay.experiments.push_back(std::move(experiment));
-  }
   ProgressLine line;
   const TimePoint start = Clock::Real().Now();
   const absl::StatusOr<ReplayReport> report =
@@ -184,8 +178,6 @@ void AddReplayCommand(CLI::App& app, Action& chosen) {
   command->add_option("--jobs", replay.jobs, "Updates computed at the same time; 0: as many as the cores hold")
       ->capture_default_str()
       ->check(CLI::Range(0, 256));
-  AddExperimentOptions(*command, options->experiment, options->overrides)
-      ->description("The experiment (JSON) of a term whose checkpoints are gone; the others are in the checkpoints");
   command->add_flag("--json", options->json, "The report as a JSON object");
   command->callback([&chosen, options] { chosen = [options] { return ReplayJob(*options); }; });
 }

@@ -12,7 +12,7 @@ namespace evenkeel {
 
 void Chief::Impl::OpenTerm(std::int64_t unix_ms) {
   const std::optional<Manifest>& newest = options.resume;
-  TermRecord term{options.term, job_id, options.experiment.spec_hash, unix_ms, {}};
+  TermRecord term{options.term, job_id, options.experiment.spec_hash, unix_ms, {}, options.experiment.canonical_json};
   if (newest) term.resumed_from = newest->version;
   const bool fresh = log.generation == Generation{};
   samples_rolled_back = std::max<std::int64_t>(0, log.samples_committed - (newest ? newest->samples_trained : 0));

@@ -21,6 +21,7 @@ void Map(D& d, In<D, TermRecord> m, Out<D, pb_log::TermRecord> p) {
   EK_VALUE(spec_hash);
   EK_VALUE(unix_ms);
   EK_MESSAGE(resumed_from);
+  EK_VALUE(experiment_json);
 }
 template <class D>
 void Map(D& d, In<D, AdmissionRecord> m, Out<D, pb_log::AdmissionRecord> p) {

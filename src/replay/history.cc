@@ -77,6 +77,7 @@ class LineBuilder {
       history_.job_id = term->job_id;
       history_.status.clear();
       spec_ = IndexOf(history_.spec_hashes, term->spec_hash);
+      if (!term->experiment_json.empty()) history_.experiments[term->spec_hash] = term->experiment_json;
     } else if (const auto* admission = std::get_if<AdmissionRecord>(&record)) {
       fingerprints_[admission->incarnation] = IndexOf(history_.fingerprints, admission->compute_fingerprint);
       clocks_.Admit(admission->incarnation);

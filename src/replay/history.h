@@ -37,6 +37,7 @@ struct LineCommit {
 struct History {
   std::string job_id;
   std::vector<std::string> spec_hashes;
+  std::map<std::string, std::string> experiments;  // canonical JSON by spec hash; terms of older logs do not say
   std::vector<std::string> fingerprints;
   Version base;                  // where the line begins; commit 0 but for a log whose beginning is not there
   std::vector<LineCommit> line;  // commits base.commit + 1, ...

@@ -48,10 +48,9 @@ void Replayer::Find(Finding finding) {
 absl::StatusOr<const Experiment*> Replayer::ExperimentOf(const std::string& spec_hash, Term term) const {
   const auto it = sources_.experiments.find(spec_hash);
   if (it != sources_.experiments.end()) return &it->second;
-  return absl::NotFoundError(absl::StrCat(
-      "[replay] term ", term.value(), " ran the experiment with spec hash ", spec_hash.substr(0, 12),
-      ", which no checkpoint here carries any more; give its file with --experiment (and --set as then), or begin "
-      "later with --from"));
+  return absl::NotFoundError(
+      absl::StrCat("[replay] term ", term.value(), " ran the experiment with spec hash ", spec_hash.substr(0, 12),
+                   ", which neither the log nor a checkpoint here carries; begin later with --from"));
 }
 
 void Replayer::CheckLog(std::int64_t samples) {

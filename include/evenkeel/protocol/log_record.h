@@ -19,7 +19,8 @@ struct TermRecord {
   std::string job_id;
   std::string spec_hash;
   std::int64_t unix_ms = 0;
-  Version resumed_from;  // the checkpoint this term started from
+  Version resumed_from;         // the checkpoint this term started from
+  std::string experiment_json;  // canonical, that spec_hash is of; "" in logs of before
   friend bool operator==(const TermRecord&, const TermRecord&) = default;
 };
 struct AdmissionRecord {

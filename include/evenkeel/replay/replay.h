@@ -24,7 +24,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "evenkeel/config/experiment.h"
 #include "evenkeel/core/ids.h"
 #include "evenkeel/core/storage.h"
 
@@ -33,8 +32,6 @@ namespace evenkeel {
 struct ReplayOptions {
   std::string model_dir;
   std::string data_folder;  // as WorkerOptions
-  // Besides those that the checkpoints carry: a job that went on with other settings ran several.
-  std::vector<Experiment> experiments;
   // A checkpoint to begin at: its commit's number, or its name as g1-c42. Empty: where the log begins.
   std::string from;
   // Where bits cannot be had: the largest |recomputed - recorded| / |recorded| (Euclidean norms) of the parameters and
@@ -101,8 +98,7 @@ constexpr std::size_t kMaxReplayDifferences = 20;
 
 // `progress` is called once a commit, on the caller's thread.
 // Errors: kNotFound when there is no log, no checkpoint or no data; kDataLoss when a log or a checkpoint is damaged;
-// kInvalidArgument when the data differ from those that the job read, for an unknown `from`, or when an experiment is
-// missing.
+// kInvalidArgument when the data differ from those that the job read, or for an unknown `from`.
 absl::StatusOr<ReplayReport> Replay(const ReplayOptions& options, const Storage& storage,
                                     const std::function<void(const ReplayProgress&)>& progress);
 

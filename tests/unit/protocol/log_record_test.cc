@@ -10,7 +10,12 @@ namespace {
 
 std::vector<LogRecord> SampleRecords() {
   return {
-      TermRecord{.term = Term(1), .job_id = "j", .spec_hash = "s", .unix_ms = 2, .resumed_from = SampleVersion(3)},
+      TermRecord{.term = Term(1),
+                 .job_id = "j",
+                 .spec_hash = "s",
+                 .unix_ms = 2,
+                 .resumed_from = SampleVersion(3),
+                 .experiment_json = "{}"},
       AdmissionRecord{.incarnation = Incarnation(1),
                       .name = "worker:0",
                       .rank = Rank(2),
