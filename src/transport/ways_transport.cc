@@ -71,16 +71,16 @@ class CoverStream final : public Stream, public StreamHandler, public std::enabl
   std::string peer() const override { return address_; }
 
   std::string way() const override {
-    std::shared_ptr<Stream> stream;
-    {
-      MutexLock lock(mutex_);
-      stream = stream_;
-    }
-    return stream == nullptr ? "" : stream->way();
+    MutexLock lock(mutex_);
+    return way_;
   }
 
   // The way is open: what waits goes out, in order, then what comes later goes straight through.
   void Adopt(std::shared_ptr<Stream> stream) {
+    {
+      MutexLock lock(mutex_);
+      way_ = stream->way();  // before anything goes out, for an answer may come at once
+    }
     for (;;) {
       std::deque<Waiting> waiting;
       bool close = false;
@@ -152,6 +152,7 @@ class CoverStream final : public Stream, public StreamHandler, public std::enabl
 
   mutable Mutex mutex_;
   std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
+  std::string way_ ABSL_GUARDED_BY(mutex_);  // "": none is open yet
   std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   std::int64_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   CondVar handed_over_;                            // flushed_ has become true
