@@ -70,7 +70,7 @@ def test_an_agent_runs_its_tasks_and_a_killed_worker_comes_back(job):
     for process in [*rest, agent, status]:
         process.expect(0)
     check(os.path.exists(os.path.join(logs, "worker-1.log")), os.listdir(logs))
-    check("the job has ended: " in status.output(), status.output())
+    check("the job has ended: finished" in status.output(), status.output())
     check_exact(job, epochs)
     job.expect_nothing_left()
 
@@ -117,14 +117,17 @@ def test_an_agent_runs_a_program_with_tf_config(job):
 def test_a_trace_drives_the_workers(job):
     trace = job.write("trace.csv", "0,add,a\n0,add,b\n0,add,c\n6000,remove,a\n9000,add,d\n12000,remove,b\n"
                                    "15000,remove,c\n18000,add,e\n")
-    run = job.launch("--ps", "1", *LONG, "--availability", trace, "--time-scale", "6", "--max-workers", "2")
+    run = job.launch("--ps", "1", *ENDLESS, "--availability", trace, "--time-scale", "6", "--max-workers", "2")
     run.wait_for("the trace is over; 2 workers stay", 20)
     said = re.findall(r"worker:\d (?:comes|goes) with \w+", run.output())
     check(said == ["worker:0 comes with a", "worker:1 comes with b", "worker:0 goes with a", "worker:0 comes with c",
                    "worker:1 goes with b", "worker:1 comes with d", "worker:0 goes with c", "worker:0 comes with e"], said)
     check("starts again" not in run.output(), run.output())
-    run.expect(0)
-    check_exact(job)
+    run.popen.send_signal(signal.SIGTERM)
+    run.expect(130, 20)
+    summary = job.summary()
+    epochs = summary["samples_per_epoch"]
+    check(summary["status"] == "stopped" and epochs[:-1] == [480] * (len(epochs) - 1), summary)
     job.expect_nothing_left()
     broken = job.write("broken.csv", "0,add,a\n1,stop,a\n")
     job.launch("--availability", broken).expect(2)
