@@ -110,7 +110,7 @@ void AddAgentCommand(CLI::App& app, Action& chosen) {
                       "After --: a program of yours and its arguments, run with TF_CONFIG set");
   command->footer(
       "On each machine:  evenkeel agent --cluster cluster.json --experiment exp.json\n"
-      "More workers:     evenkeel agent --chief HOST:PORT --workers 2 --experiment exp.json\n"
+      "More workers:     evenkeel agent --chief HOST:PORT --workers 2\n"
       "Your own program: evenkeel agent --cluster cluster.json --task worker:0 -- ./my_worker --fast\n"
       "SIGTERM lets all leave and gives exit code 0 if they did; a second one kills them.");
   command->callback([&chosen, options] { chosen = [options] { return Agent(*options); }; });

@@ -55,7 +55,7 @@ int Check(const Options& options) {
   }
   std::string model_dir = options.role.model_dir;
   if (model_dir.empty() && cluster.ok()) model_dir = cluster->model_dir;
-  report.Add("model_dir", CheckModelDir(model_dir));
+  if (cluster.ok() || !model_dir.empty()) report.Add("model_dir", CheckModelDir(model_dir));
   return report.wrong() ? static_cast<int>(ExitCode::kWrongInput) : 0;
 }
 

@@ -1,6 +1,9 @@
 #include "options.h"
 
+#include <cstdio>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -92,6 +95,15 @@ void AddLogLevelOption(CLI::App& app, std::string& level) {
 std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
+  } catch (const CLI::RequiredError& error) {
+    const std::vector<std::string> rest = app.remaining();
+    if (rest.empty() || !app.get_subcommands().empty() || app.get_subcommands([](CLI::App*) { return true; }).empty()) {
+      app.exit(error);
+    } else {
+      std::fprintf(stderr, "%s: there is no command '%s'; `%s --help` lists them\n", app.get_name().c_str(),
+                   rest.front().c_str(), app.get_name().c_str());
+    }
+    return static_cast<int>(ExitCode::kWrongInput);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kWrongInput);
   }

@@ -59,6 +59,8 @@ absl::StatusOr<bool> SimulateSpot(const SpotCommand& command) {
                     : command.removal == "kill" ? sim::Removal::kKill
                                                 : sim::Removal::kVanish;
   EK_ASSIGN_OR_RETURN(const sim::Scenario scenario, sim::MakeSpotScenario(traces, options));
+  std::fprintf(stderr, "simulating %.2f h; a higher --time-scale makes that shorter\n",
+               static_cast<double>(scenario.ends_at_ms) / 3.6e6);
   const Stopwatch watch;
   const sim::Verdict verdict = sim::Simulate(scenario);
   EK_RETURN_IF_ERROR(verdict.invalid);

@@ -47,7 +47,7 @@ absl::StatusOr<std::string> StatusClient::Ask(Duration timeout) {
   }
   {
     MutexLock lock(exchange_->mutex);
-    exchange_->json.reset();
+    if (!exchange_->closed) exchange_->json.reset();  // else the last word of a chief that has left
   }
   (void)stream_->Send(Message{{}, StatusRequest{}});  // a stream that fails ends in OnClosed
   MutexLock lock(exchange_->mutex);

@@ -17,7 +17,8 @@ class StatusClient {
   // `transport` outlives this object.
   StatusClient(Transport& transport, std::string chief_address);
   ~StatusClient();
-  // The chief's status, a JSON object. Keeps the stream for the next question. Errors: those of
+  // The chief's status, a JSON object; of a chief that left since the last question, what it said of its job's end.
+  // Keeps the stream for the next question. Errors: those of
   // NoAnswer (question.h) and kDeadlineExceeded name the address.
   absl::StatusOr<std::string> Ask(Duration timeout);
   // A chief that had answered closed the stream itself, as it does when its job has ended; one that dies does not.

@@ -36,6 +36,12 @@ void Print(const Options& options, const std::string& answer) {
   }
 }
 
+// As launch's, which has the job's own code where this one has only its status.
+ExitCode CodeOfEnd(const std::string& status) {
+  if (status == "finished") return ExitCode::kOk;
+  return status == "stopped" ? ExitCode::kInterrupted : ExitCode::kFailed;
+}
+
 // Until the job has ended, or the chief has been away for the timeout, or a signal.
 class Watch {
  public:
@@ -58,10 +64,10 @@ class Watch {
         answered = now;
         Show(*answer, now);
         if (const std::string end = EndStatus(*answer); !end.empty()) {
-          return Ended(end);
+          return Ended(end, CodeOfEnd(end));
         }
       } else if (client.chief_left()) {
-        return Ended("the chief has left; summary.json in its model_dir says how it ended");
+        return Ended("the chief has left without a word; summary.json in its model_dir may say how", ExitCode::kFailed);
       } else if (now - answered >= timeout) {
         display_.Finish();
         return Told(answer.status());
@@ -76,10 +82,10 @@ class Watch {
  private:
   static constexpr Duration kLeast = std::chrono::milliseconds(100);
 
-  int Ended(const std::string& how) {
+  int Ended(const std::string& how, ExitCode code) {
     display_.Finish();
     if (!options_.json) display_.Say(absl::StrCat("the job has ended: ", how));
-    return 0;
+    return static_cast<int>(code);
   }
 
   void Show(const std::string& answer, TimePoint now) {
@@ -138,7 +144,8 @@ void AddStatusCommand(CLI::App& app, Action& chosen) {
   CLI::Option* watch = command->add_flag(
       "--watch", options->watch,
       "Goes on until the job has ended, in place on a terminal, else a line at a change; members that come and go are "
-      "lines that stay. Exit code 4 when the chief is away for longer than the timeout");
+      "lines that stay. Exit code 0 when the job has finished, 130 when it was stopped, 1 when it failed, 4 when the "
+      "chief is away for longer than the timeout");
   command->add_option("--interval-seconds", options->interval_seconds, "How often --watch asks")
       ->capture_default_str()
       ->check(CLI::Range(0.05, 3600.0))

@@ -126,8 +126,10 @@ ChiefActions Chief::OnSessionClosed(SessionId session, TimePoint now) {
   Impl& impl = *impl_;
   impl.now = now;
   impl.waiting.erase(session);
+  std::erase_if(impl.claims, [session](const auto& claim) { return claim.second.session == session; });
   impl.evaluators.erase(session);
   impl.told.erase(session);
+  impl.askers.erase(session);
   if (const WorkerState* worker = impl.workers.BySession(session)) {
     impl.workers.Change(*worker, [](WorkerState& w) {
       w.session = SessionId{};
@@ -306,14 +308,21 @@ bool Chief::Impl::CheckEnvelope(SessionId session, const Message& message) {
 
 void Chief::Impl::Dispatch(SessionId session, Message& message) {
   if (auto* join = std::get_if<Join>(&message.body)) return OnJoin(session, *join);
-  if (std::holds_alternative<StatusRequest>(message.body)) return Send(session, StatusReply{StatusJson(now)});
+  if (std::holds_alternative<StatusRequest>(message.body)) {
+    askers.insert(session);
+    return Send(session, StatusReply{StatusJson(now)});
+  }
   if (const auto* request = std::get_if<ExperimentRequest>(&message.body)) {
     NoteComing(request->name);
     const Experiment& experiment = options.experiment;
     return Send(session, ExperimentReply{job_id, experiment.canonical_json, experiment.spec_hash});
   }
-  if (auto* drain = std::get_if<Drain>(&message.body)) return Send(session, OnDrain(drain->name));
-  if (auto* scale = std::get_if<Scale>(&message.body)) return Send(session, OnScale(scale->servers));
+  if (auto* drain = std::get_if<Drain>(&message.body)) {
+    return AnswerOrder(session, absl::StrCat("evenkeel drain ", drain->name), OnDrain(drain->name));
+  }
+  if (auto* scale = std::get_if<Scale>(&message.body)) {
+    return AnswerOrder(session, absl::StrCat("evenkeel scale --ps ", scale->servers), OnScale(scale->servers));
+  }
   if (auto* renew = std::get_if<Renew>(&message.body)) return OnRenew(session, message.envelope, *renew);
   if (auto* report = std::get_if<EvalReport>(&message.body)) {
     if (evaluators.contains(session)) OnEvalReport(*report);
@@ -353,7 +362,13 @@ void Chief::Impl::Dispatch(SessionId session, Message& message) {
                 absl::StrCat("a ", NameOf(message.body), " message is not expected from this stream"), true);
 }
 
+void Chief::Impl::AnswerOrder(SessionId session, const std::string& order, OrderReply reply) {
+  Say(absl::StrCat(order, reply.accepted ? ": " : " is refused: ", reply.message));
+  Send(session, std::move(reply));
+}
+
 void Chief::Impl::Advance() {
+  SettleClaims();
   if (phase == Phase::kGathering) SeatServers();
   if (phase == Phase::kGathering && !tensors.empty() &&
       std::all_of(servers.begin(), servers.end(),
@@ -372,11 +387,15 @@ void Chief::Impl::Advance() {
   }
   if (phase == Phase::kEnding) TakeFinalCheckpoint();
   const std::string waiting_for = phase == Phase::kEnded ? "" : WaitingToSay();
-  if (waiting_for != said_waiting) {
+  const WaitingEnd end = waiting_for.empty() ? WaitingEnd{} : WaitingUntil();
+  // While the job gathers it may come to another end.
+  const bool may_turn = !waiting_for.empty() && (phase == Phase::kGathering || !first_grant_done);
+  std::string to_say = may_turn ? absl::StrCat(waiting_for, "; ", end.then) : waiting_for;
+  if (to_say != said_waiting) {
     if (waiting_for.empty() && phase == Phase::kRunning) {
       Say(absl::StrCat("goes on with ", Counted(static_cast<std::uint64_t>(workers.training()), "worker")));
     }
-    said_waiting = waiting_for;
+    said_waiting = std::move(to_say);
     if (phase != Phase::kEnded) {
       const Waiting told = WaitingNow();
       SendToServers(told);
@@ -384,7 +403,6 @@ void Chief::Impl::Advance() {
       for (const auto& [incarnation, worker] : workers) Send(worker.session, told);
     }
     if (!waiting_for.empty()) {
-      const WaitingEnd end = WaitingUntil();
       std::string text = absl::StrCat("waiting for ", waiting_for);
       if (end.at != kNever) {
         absl::StrAppendFormat(&text, "; %s in %.1f s unless %s", end.then, ToSeconds(end.at - now), end.unless);

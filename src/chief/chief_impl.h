@@ -1,7 +1,8 @@
 // The chief's state and its parts; each part's functions stand in a file of its own:
 // chief.cc (events, envelopes) · membership.cc (workers) · server_membership.cc · layout_change.cc (which servers
-// share the parameters) · recovery.cc (restarts, rollbacks) · steps.cc (tickets, seals, commits) · batch_timing.cc
-// (what steps take) · gradient_norms.cc (what servers measure) · ending.cc (checkpoints, the end) · chief_status.cc.
+// share the parameters) · name_claims.cc (two processes of one name) · recovery.cc (restarts, rollbacks) · steps.cc
+// (tickets, seals, commits) · batch_timing.cc (what steps take) · gradient_norms.cc (what servers measure) · ending.cc
+// (checkpoints, the end) · chief_status.cc.
 #pragma once
 
 #include <deque>
@@ -32,6 +33,9 @@ constexpr int kMaxUnappliedDecisions = 64;
 constexpr std::size_t kEndedNoncesKept = 1024;
 constexpr std::size_t kTotalsKept = 256;
 inline constexpr char kOtherWorkers[] = "others";
+// Why an incarnation ends when one of its name joins.
+inline constexpr char kBeginsAnew[] = "its process begins anew";
+inline constexpr char kNameTakenOver[] = "its stream is closed, and a new process has come with its name";
 constexpr std::size_t kMaxSpareServers = 64;
 constexpr std::size_t kMemberEventsKept = 64;
 constexpr std::size_t kMaxComing = 64;
@@ -81,6 +85,15 @@ struct MemberEvent {
   std::uint64_t number = 0;  // counts in this chief's life
   std::string kind;          // admitted, left, fenced
   std::string text;
+};
+
+// Of a process that came with the name of a member that is connected: that one is gone and could not say so, and its
+// lease will end; or it lives, and renews its lease.
+struct NameClaim {
+  SessionId session;
+  Join join;
+  int renewals = 0;  // the holder's since then; those that come all at once, as of a dead machine's queue, are one
+  TimePoint counted{};
 };
 
 // Until when the job stands still, what happens then, and what would spare it that.
@@ -133,6 +146,7 @@ struct Chief::Impl {
   void RefuseSession(SessionId session, RefuseReason reason, std::string message, bool close);
   void Say(std::string text, LogLevel level = LogLevel::kInfo);
   void AppendLog(LogRecord record);
+  void AnswerOrder(SessionId session, const std::string& order, OrderReply reply);
   // Lets everything happen that can happen now.
   void Advance();
   void CheckDeadlines();
@@ -183,6 +197,13 @@ struct Chief::Impl {
   ServerIndex PlaceOf(const ServerState& server) const {
     return ServerIndex(static_cast<std::uint32_t>(&server - servers.data()));
   }
+
+  // --- name_claims.cc
+  void ClaimName(SessionId session, Join& join, Incarnation holder);
+  void HolderRenewed(const std::string& name);
+  void SettleClaims();
+  // Of the member of this name that is connected; Incarnation{}: none is.
+  Incarnation ConnectedHolder(const std::string& name);
 
   // --- layout_change.cc
   void TakeUpLayout();
@@ -389,13 +410,15 @@ struct Chief::Impl {
   bool layout_due = false;                 // and nothing binds
   bool switching = false;                  // the servers have been told of the new layout, and not all have answered
   TimePoint next_move{};                   // not before
+  Duration move_pause{};                   // after the last one that failed; zero: none did since the last order
   bool given_up = false;                   // the job is another chief's
   std::optional<std::string> early_stop;   // the evaluator's wish, once training goes on
   std::optional<std::string> stop_wanted;  // once the servers, which hold more than a checkpoint does, have answered
   WorkerTable workers;
   std::map<SessionId, std::string> evaluators;  // their names
   bool evaluator_seen = false;
-  std::map<SessionId, Join> waiting;  // workers that joined before the servers were ready
+  std::map<SessionId, Join> waiting;        // workers that joined before the servers were ready
+  std::map<std::string, NameClaim> claims;  // by name; none where the holder is not connected
   std::deque<std::uint64_t> ended_nonces;
   Incarnation last_incarnation;
   MembershipEpoch membership_epoch;
@@ -409,7 +432,7 @@ struct Chief::Impl {
   // A member that this chief took up from its log has come back: the job's processes live on, and who is in the cluster
   // file and no member any more has left or was lost before.
   bool members_came_back = false;
-  std::string said_waiting;  // the last "waiting for" line, so that it is said once
+  std::string said_waiting;  // the last "waiting for" line, whom and what then, so that it is said once
 
   // --- steps
   UpdateTable undecided;
@@ -449,6 +472,7 @@ struct Chief::Impl {
   std::optional<TimePoint> ended_at;
   std::map<std::string, TimePoint> unheard;  // members that have not said that they know of the end, awaited until then
   std::map<SessionId, std::string> told;     // of the end, on their stream
+  std::set<SessionId> askers;                // for the status; the end is told them unasked, for the chief goes then
 };
 
 }  // namespace evenkeel

@@ -230,6 +230,7 @@ void Chief::Impl::AddMembers(nlohmann::json& json, TimePoint at) const {
   }
   json["joining"] = Json::array();
   for (const auto& [session, join] : waiting) json["joining"].push_back(join.name);
+  for (const auto& [name, claim] : claims) json["joining"].push_back(name);
   json["coming"] = Json::array();
   for (const auto& [name, since] : coming) {
     if (since + options.experiment.membership.join_timeout <= at) continue;

@@ -301,7 +301,10 @@ void Chief::Impl::EndJob(absl::Status status) {
   }
   for (const auto& [incarnation, worker] : workers) dismiss(worker.session, worker.name, leases.Until(incarnation));
   for (const auto& [session, join] : waiting) dismiss(session, join.name, latest);
+  for (const auto& [name, claim] : claims) dismiss(claim.session, name, latest);
+  claims.clear();
   for (const auto& [session, name] : evaluators) dismiss(session, name, latest);
+  for (const SessionId session : askers) Send(session, StatusReply{StatusJson(now)});
   EndAction action{std::move(status), MakeSummary(), std::nullopt};
   if (durable && durable->version == version()) action.final_checkpoint = durable->version;
   action.keeps_summary = !ledger;

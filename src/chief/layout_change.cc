@@ -12,8 +12,10 @@
 namespace evenkeel {
 namespace {
 
-// After a move that failed.
+// After a move that failed, doubled with each: one that cannot succeed, as where a link is too slow for
+// ps_replacement_timeout, must not take half of the training time.
 constexpr Duration kMovePause = std::chrono::seconds(2);
+constexpr Duration kLongestMovePause = std::chrono::minutes(5);
 constexpr std::uint32_t kMaxServers = 4096;
 // Up to so many, some may own nothing: a small model is no reason to refuse a small cluster.
 constexpr std::uint32_t kMaxIdleServers = 16;
@@ -31,7 +33,8 @@ std::vector<std::string> NamesIn(const LayoutRecord& record) {
 
 }  // namespace
 
-// A job that had not ended goes on with the servers that it had; else the cluster file names them.
+// A job that had not ended goes on with the servers that it had, and takes in those that the cluster file has more of;
+// else that file names them all.
 void Chief::Impl::TakeUpLayout() {
   std::vector<std::string> names;
   for (std::uint32_t i = 0; i < options.servers; ++i) names.push_back(absl::StrCat("ps:", i));
@@ -41,6 +44,11 @@ void Chief::Impl::TakeUpLayout() {
     layout = newest_layout = log.last_layout->layout;
     const std::vector<std::string> former = NamesIn(*log.last_layout);
     if (!log.end) {
+      if (names.size() > former.size()) {
+        target_servers = options.servers;
+        Say(absl::StrCat("the job goes on with its ", Counted(former.size(), "server"), "; all ", names.size(),
+                         " of the cluster share the parameters once they are here"));
+      }
       names = former;
     } else if (names != former) {
       NextLayout();
@@ -281,6 +289,7 @@ void Chief::Impl::OnFilled(const ServerState& server, const Filled& filled) {
 // From this record on the new layout rules.
 void Chief::Impl::SwitchLayout() {
   const LayoutMove done = *std::exchange(move, std::nullopt);
+  move_pause = Duration::zero();
   std::vector<ServerState> next, released;
   for (Incarnation member : done.members) {
     ServerState* server = FindServer(member);
@@ -325,14 +334,18 @@ bool Chief::Impl::PartOfMove(Incarnation server) const {
 
 void Chief::Impl::AbandonMove(const std::string& reason) {
   if (!move) return;
-  Say(absl::StrCat("layout ", move->layout.value(), " is given up: ", reason), LogLevel::kWarning);
+  move_pause = std::clamp<Duration>(2 * move_pause, kMovePause, kLongestMovePause);
+  Say(absl::StrCat("layout ", move->layout.value(), " is given up: ", reason, "; none is tried for ",
+                   ToSeconds(move_pause), " s"),
+      LogLevel::kWarning);
   DropMove();
-  next_move = now + kMovePause;
+  next_move = now + move_pause;
 }
 
 void Chief::Impl::OnServerLeave(ServerState& server, const Leave& leave) {
   if (leave.after_ticket && InLayout(server)) {
     if (std::exchange(server.leaving, true)) return;
+    move_pause = Duration::zero();
     return Say(absl::StrCat(server.name, " wants to leave: ", leave.reason));
   }
   if (leave.after_ticket) {
@@ -378,7 +391,13 @@ void Chief::Impl::EndSpare(Incarnation incarnation, const std::string& reason, b
 OrderReply Chief::Impl::OnDrainServer(const std::string& name) {
   ServerState* server = FindServer(name);
   if (server == nullptr || server->incarnation == Incarnation{}) {
-    return {false, absl::StrCat("there is no server '", name, "'"), true};
+    std::vector<std::string> names;
+    for (const auto* list : {&servers, &spares}) {
+      for (const ServerState& one : *list) {
+        if (one.incarnation != Incarnation{}) names.push_back(one.name);
+      }
+    }
+    return {false, absl::StrCat("there is no server '", name, "'; there are ", absl::StrJoin(names, ", ")), true};
   }
   if (!InLayout(*server)) {
     OnServerLeave(*server, Leave{"evenkeel drain", true});
@@ -420,6 +439,8 @@ OrderReply Chief::Impl::OnScale(std::uint32_t count) {
           : "";
   target_servers.reset();
   if (move) target_servers = count;  // it may have to be called off
+  move_pause = Duration::zero();
+  next_move = now;
   if (count == servers.size()) {
     return {true, absl::StrCat("the job has ", Counted(count, "server"), superseded), false};
   }

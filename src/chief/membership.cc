@@ -221,7 +221,10 @@ void Chief::Impl::OnWorkerJoin(SessionId session, Join& join) {
                                         " was fenced, and another process has the name now"),
                            true);
     }
-    Fence(former->incarnation, "a newer process took its name", false);
+    if (former->session != SessionId{} && kept.former != former->incarnation) {
+      return ClaimName(session, kept, former->incarnation);
+    }
+    Fence(former->incarnation, kept.former == former->incarnation ? kBeginsAnew : kNameTakenOver, false);
   }
   last_incarnation = last_incarnation.Next();
   WorkerState fresh;
@@ -339,10 +342,12 @@ void Chief::Impl::OnRenew(SessionId session, const Envelope& envelope, const Ren
       if (renew.memory_samples > 0) w.memory_samples = renew.memory_samples;
     });
     if (batches) batches->SetCeiling(worker->incarnation, worker->memory_samples);
+    if (!worker->leaving) HolderRenewed(worker->name);
   }
   if (ServerState* server = ServerBySession(session)) {
     server->state = renew.state;
     server->state_since = since;
+    if (!server->leaving) HolderRenewed(server->name);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "chief/chief_impl.h"
+#include "evenkeel/core/plural.h"
 #include "evenkeel/core/status.h"
 
 namespace evenkeel {
@@ -35,7 +36,10 @@ void Chief::Impl::OnServerJoin(SessionId session, Join& join) {
                                         " was fenced, and another process has its name now"),
                            false);
     }
-    const std::string reason = "a newer process took its name";
+    if (server->session != SessionId{} && join.former != server->incarnation) {
+      return ClaimName(session, join, server->incarnation);
+    }
+    const std::string reason = join.former == server->incarnation ? kBeginsAnew : kNameTakenOver;
     InLayout(*server) ? LoseServer(*server, reason) : EndSpare(server->incarnation, reason, false);
     server = FindServer(join.name);
   }
@@ -64,9 +68,12 @@ void Chief::Impl::OnServerJoin(SessionId session, Join& join) {
     Await(options.experiment.membership.ps_timeout);
   }
   const std::string stands_by =
-      InLayout(*server) ? "" : absl::StrCat(" and stands by: ", servers.size(), " servers have the places");
+      InLayout(*server) ? "" : absl::StrCat(" and stands by: the layout has its ", Counted(servers.size(), "server"));
   Say(absl::StrCat(server->name, " joined at ", server->address, stands_by));
   ResumeServerSession(*server);
+  if (!stands_by.empty()) {
+    Send(session, Waiting{absl::StrCat("a place: the layout has its ", Counted(servers.size(), "server")), 0});
+  }
 }
 
 void Chief::Impl::WelcomeServer(const ServerState& server) {

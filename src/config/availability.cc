@@ -38,6 +38,9 @@ struct Line {
 };
 
 std::string Quoted(absl::string_view text) {
+  text = text.substr(0, std::min(text.size(), kMaxQuoted + 1));
+  const auto odd = [](unsigned char byte) { return byte < 0x20 && byte != '\t'; };
+  if (std::any_of(text.begin(), text.end(), odd)) return "bytes that are no text (a compressed file? unpack it first)";
   return Concat("'", std::string(text.substr(0, kMaxQuoted)), text.size() > kMaxQuoted ? "...'" : "'");
 }
 

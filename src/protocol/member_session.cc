@@ -287,14 +287,16 @@ void MemberSession::State::OnMessage(std::uint64_t from, Message message) {
         if (last_error != refuse->message) say = absl::StrCat("the chief says not yet: ", refuse->message);
         last_error = refuse->message;
         next_attempt = clock.Now() + backoff.Next();
-      } else if (refuse->reason == RefuseReason::kStaleIncarnation) {
-        end_with = absl::FailedPreconditionError(
-            absl::StrCat("the chief refused (", ToString(refuse->reason), "): ", refuse->message));
-      } else if (refuse->reason == RefuseReason::kMalformed) {
-        end_with = absl::InvalidArgumentError(absl::StrCat("the chief refused: ", refuse->message));
       } else {
-        end_with = absl::PermissionDeniedError(
-            absl::StrCat("the chief refused (", ToString(refuse->reason), "): ", refuse->message));
+        const std::string text = absl::StrCat("the chief at ", options.chief_address, " refused (",
+                                              ToString(refuse->reason), "): ", refuse->message);
+        if (refuse->reason == RefuseReason::kStaleIncarnation) {
+          end_with = absl::FailedPreconditionError(text);
+        } else if (refuse->reason == RefuseReason::kMalformed) {
+          end_with = absl::InvalidArgumentError(text);
+        } else {
+          end_with = absl::PermissionDeniedError(text);
+        }
       }
       deliver = false;
       changed.NotifyAll();

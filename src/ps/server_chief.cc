@@ -71,7 +71,8 @@ Actions Server::OnChiefMessage(const Message& message, TimePoint now) {
 bool Server::AcceptChiefEnvelope(const Message& message) {
   const Envelope& envelope = message.envelope;
   if (std::holds_alternative<Refuse>(message.body)) {
-    if (envelope.term > term_) StartTerm(envelope.term);
+    const bool ours = !welcomed_ || envelope.job_id == job_id_;  // another job's terms count something else
+    if (ours && envelope.term > term_) StartTerm(envelope.term);
     return true;
   }
   // A chief that welcomes us to another job has taken the place of ours; anybody else's orders are refused.

@@ -223,6 +223,10 @@ void PsProcess::Do(ps::ServePull action) {
 }
 
 void PsProcess::Do(ps::Finish action) {
+  if (absl::IsPermissionDenied(action.status)) {
+    action.status = absl::PermissionDeniedError(
+        absl::StrCat(action.status.message(), " (it is the chief at ", options_.chief_address, ")"));
+  }
   MutexLock lock(mutex_);
   if (!result_) result_ = std::move(action.status);
   timer_.NotifyAll();

@@ -90,7 +90,7 @@ void Worker::OnChiefMessage(Message message) {
     } else if (auto* admitted = std::get_if<Admitted>(&message.body)) {
       say = absl::StrCat("admitted with rank ", admitted->rank.value());
     } else if (auto* waiting = std::get_if<Waiting>(&message.body)) {
-      if (!waiting->for_whom.empty() && waiting->for_whom != waits_for_) {
+      if (!waiting->for_whom.empty() && waiting->for_whom != waits_for_ && waiting->for_whom != options_.name) {
         say = absl::StrCat("waiting for ", waiting->for_whom);
         if (waiting->deadline_ms > 0) {
           absl::StrAppendFormat(&say, ", at most %.1f s", ToSeconds(Milliseconds(waiting->deadline_ms)));

@@ -113,6 +113,7 @@ def test_command_line(job):
     for arguments in [["evenkeel"], ["evenkeel", "launch"], ["evenkeel", "fly"], ["evenkeel-worker", "--no-such"],
                       ["evenkeel-ps", "--threads", "0"], ["evenkeel-worker"], ["evenkeel-evaluator"]]:
         expect_wrong(job.start("wrong", arguments))
+    expect_wrong(job.start("wrong", ["evenkeel", "fly", "high"]), "no command 'fly'")
     for arguments in [["evenkeel"], ["evenkeel", "launch"], ["evenkeel", "check"], ["evenkeel-chief"],
                       ["evenkeel-worker"], ["evenkeel-ps"], ["evenkeel-evaluator"]]:
         process = job.start("help", [*arguments, "--help"])

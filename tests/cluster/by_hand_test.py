@@ -101,6 +101,25 @@ def test_no_batch_is_larger_than_what_the_workers_memory_holds(job):
     check(len(batches) == 3 and 0 < max(batches) < 1024, f"batches of the worker with 250 MiB: {batches}")
 
 
+def test_a_process_with_the_name_of_a_living_member_is_refused(job):
+    """As another job's, whose cluster has this one's chief: the member stays, and nothing is rolled back."""
+    cluster, arguments, running = start_all(job, 100000)
+    running["worker:0"].wait_for("admitted with rank")
+    other = job.cluster(ps=2, workers=2)
+    other["cluster"]["chief"] = cluster["cluster"]["chief"]
+    twins = [job.role(task, other, *arguments) for task in ("ps:1", "worker:1")]
+    for twin in twins:
+        twin.expect(3, 30)
+        check(re.search("another process has the name (ps|worker):1, is connected", twin.output()), twin.output())
+        check(cluster["cluster"]["chief"][0] in twin.output().splitlines()[-1], twin.output())
+    running["chief:0"].popen.send_signal(signal.SIGTERM)
+    for process in running.values():
+        process.expect(0)
+    check("is fenced" not in running["chief:0"].output() and "is lost" not in running["chief:0"].output(),
+          running["chief:0"].output())
+    check(job.summary()["status"] == "stopped" and job.summary()["samples_rolled_back"] == 0, job.summary())
+
+
 def test_an_unlisted_worker_joins(job):
     cluster, arguments, all_roles = start_all(job, 100000, "--set", "train.max_commits=4000")
     all_roles["worker:0"].wait_for("admitted with rank")

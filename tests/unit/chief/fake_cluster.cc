@@ -34,6 +34,7 @@ FakeCluster::FakeCluster(const FakeClusterOptions& options) : options_(options),
     chief.history.last_term = Term(1);
     chief.history.last_generation = chief.history.generation = Generation(1);
     chief.history.samples_committed = options.resume->samples_trained;
+    chief.history.last_layout = options.former_layout;
   }
   chief.experiment = experiment_;
   chief.model_dir = "model";
@@ -58,15 +59,27 @@ void FakeCluster::StartServer(int index) {
   Server server;
   server.session = last_session_ = last_session_.Next();
   server.generation = Generation(options_.resume ? 2 : 1);
+  server.nonce = 100000 + server.session.value();
   servers_[static_cast<std::size_t>(index)] = server;
+  to_chief_[server.session].push_back(FromServer(index, JoinOfServer(index, server.nonce)));
+}
+
+Join FakeCluster::JoinOfServer(int index, std::uint64_t nonce) const {
   Join join;
   join.role = Role::kPs;
   join.name = absl::StrCat("ps:", index);
   join.index = index;
-  join.nonce = 100000 + server.session.value();
+  join.nonce = nonce;
   join.address = absl::StrCat("host:", index);
-  servers_[static_cast<std::size_t>(index)].nonce = join.nonce;
-  to_chief_[server.session].push_back(FromServer(index, std::move(join)));
+  return join;
+}
+
+SessionId FakeCluster::StartTwinServer(int index) {
+  const SessionId session = last_session_ = last_session_.Next();
+  Message message = FromServer(index, JoinOfServer(index, 100000 + session.value()));
+  message.envelope.sender = Incarnation{};
+  to_chief_[session].push_back(std::move(message));
+  return session;
 }
 
 void FakeCluster::CutServer(int index) {
@@ -80,12 +93,7 @@ void FakeCluster::ReconnectServer(int index) {
   Server& server = servers_[static_cast<std::size_t>(index)];
   server.cut = false;
   server.session = last_session_ = last_session_.Next();
-  Join join;
-  join.role = Role::kPs;
-  join.name = absl::StrCat("ps:", index);
-  join.index = index;
-  join.nonce = server.nonce;
-  join.address = absl::StrCat("host:", index);
+  Join join = JoinOfServer(index, server.nonce);
   join.holding.decided = server.version;
   join.holding.applied = server.version.commit;
   to_chief_[server.session].push_back(FromServer(index, std::move(join)));
@@ -94,6 +102,12 @@ void FakeCluster::ReconnectServer(int index) {
 void FakeCluster::AskServerToLeave(int index) {
   const Server& server = servers_[static_cast<std::size_t>(index)];
   to_chief_[server.session].push_back(FromServer(index, Leave{"told to", true}));
+}
+
+SessionId FakeCluster::AskStatus() {
+  const SessionId session = last_session_ = last_session_.Next();
+  Take(chief_->OnMessage(session, Message{{}, StatusRequest{}}, now_));
+  return session;
 }
 
 OrderReply FakeCluster::Order(Body order) {
@@ -137,6 +151,12 @@ void FakeCluster::KillServer(int index) {
   server.alive = false;
   to_chief_.erase(server.session);
   from_chief_.erase(server.session);
+}
+
+void FakeCluster::DisconnectServer(int index) {
+  const SessionId session = servers_[static_cast<std::size_t>(index)].session;
+  KillServer(index);
+  Take(chief_->OnSessionClosed(session, now_));
 }
 
 int FakeCluster::StartWorker(const std::string& name) {

@@ -24,6 +24,7 @@ struct FakeClusterOptions {
   std::uint64_t seed = 1;
   double duplicate = 0;  // share of messages delivered twice
   std::optional<Manifest> resume;
+  std::optional<LayoutRecord> former_layout;  // with resume: the log's last
   bool expects_evaluator = false;
   bool timed = false;  // workers take the time that they report
 };
@@ -43,14 +44,18 @@ class FakeCluster {
   void DisconnectWorker(int index);          // killed, and its connection breaks
   void PauseWorker(int index, bool paused);  // takes and sends nothing
   void LeaveWorker(int index);
-  void KillServer(int index);  // silently: its lease must find out
+  void KillServer(int index);        // silently: its lease must find out
+  void DisconnectServer(int index);  // killed, and its connection breaks
   // Its stream to the chief breaks, and nothing reaches or leaves it; then it comes back on a new one.
   void CutServer(int index);
   void ReconnectServer(int index);
   bool ServerHeardOfDrop(int index, UpdateId update) const {
     return servers_.at(static_cast<std::size_t>(index)).dropped.contains(update);
   }
-  void StartServer(int index);       // a new process under the same name, or one more
+  void StartServer(int index);  // a new process under the same name, or one more
+  // Another process with the name of one that is there; it does nothing but join, and Told has what it hears.
+  SessionId StartTwinServer(int index);
+  const std::deque<Message>& Told(SessionId session) { return from_chief_[session]; }
   void AskServerToLeave(int index);  // SIGTERM
   // Of a server that prepares for a layout to come; "": it is ready.
   void SetPrepareError(std::string error) { prepare_error_ = std::move(error); }
@@ -65,6 +70,7 @@ class FakeCluster {
   void FailSnapshot(CommitNumber commit) { failing_snapshot_ = commit; }
   void FailSnapshots(bool all) { failing_snapshots_ = all; }
   OrderReply Order(Body order);
+  SessionId AskStatus();  // Told has the answers
   void AddEvaluator();
   void Evaluate(const EvalReport& report);
   int StartWorker(const std::string& name);  // returns its index
@@ -165,6 +171,7 @@ class FakeCluster {
   void Take(ChiefActions actions);
   void ToChief(SessionId session, Message message);
   Message FromServer(int server, Body body);
+  Join JoinOfServer(int index, std::uint64_t nonce) const;
   Message FromWorker(int worker, Body body);
   void ServerReceives(int server, const Message& message);
   void WorkerReceives(int worker, const Message& message);

@@ -54,6 +54,24 @@ TEST_CASE("a lost server that does not come back in time is gone on without", "[
   REQUIRE(cluster.manifests().back().parts.size() == 1);
 }
 
+TEST_CASE("a job that goes on with fewer servers than the cluster names takes the others in while it trains",
+          "[chief]") {
+  FakeClusterOptions options = Options(kModes[GENERATE(0, 1, 2)]);
+  options.servers = 1;
+  FakeCluster first(options);
+  first.RunUntil([&] { return first.manifests().size() == 2; });
+  options.resume = first.manifests().back();
+  options.former_layout = first.layouts().back();
+  options.servers = 2;
+  FakeCluster cluster(options);
+  REQUIRE(cluster.Run());
+  REQUIRE(cluster.end()->status.ok());
+  REQUIRE(cluster.end()->summary.samples_per_epoch == std::vector<std::int64_t>{6000, 6000});
+  REQUIRE(Names(cluster.layouts().front()) == std::vector<std::string>{"ps:0"});
+  REQUIRE(Names(cluster.layouts().back()) == std::vector<std::string>{"ps:0", "ps:1"});
+  REQUIRE(cluster.rollbacks() == 1);  // of the resume itself
+}
+
 TEST_CASE("a chief that is held up while it waits for a lost server has not waited", "[chief]") {
   FakeCluster cluster(Options("membership.ps_timeout_ms=10000"));
   cluster.RunUntil([&] { return cluster.commits().size() >= 9; });
@@ -130,6 +148,26 @@ TEST_CASE("a move that a server cannot prepare or fill is given up and tried aga
   REQUIRE(cluster.Run());
   CheckExact(cluster);
   REQUIRE(cluster.rollbacks() == 0);
+}
+
+TEST_CASE("a move that never succeeds is tried less and less often, until another order", "[chief]") {
+  FakeClusterOptions options = Options("train.epochs=20");
+  options.timed = true;
+  FakeCluster cluster(options);
+  for (int i = 0; i < options.workers; ++i) cluster.SetSpeed(i, 0, 0.5);
+  cluster.RunUntil([&] { return cluster.commits().size() >= 5; });
+  cluster.SetFillError("the link is too slow");
+  REQUIRE(cluster.Order(Drain{"ps:0"}).accepted);
+  const auto tries = [&] {
+    return std::count_if(cluster.lines().begin(), cluster.lines().end(),
+                         [](const std::string& line) { return absl::StrContains(line, " is given up: "); });
+  };
+  const TimePoint ordered = cluster.now();
+  cluster.RunUntil([&] { return cluster.now() - ordered > std::chrono::seconds(60); });
+  CHECK(tries() == 5);  // after 0, 2, 6, 14 and 30 s
+  REQUIRE(cluster.Order(Scale{1}).accepted);
+  cluster.RunUntil([&] { return cluster.now() - ordered > std::chrono::seconds(62); });
+  CHECK(tries() == 6);
 }
 
 TEST_CASE("training and checkpoints go on while servers prepare for another layout", "[chief]") {

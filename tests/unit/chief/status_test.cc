@@ -74,6 +74,20 @@ std::optional<EndAction> StopBeforeAnybodyComes(const FakeCluster& before, int w
 
 }  // namespace
 
+TEST_CASE("whoever has asked for the status is told of the end unasked", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 6000;
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 5; });
+  const SessionId asker = cluster.AskStatus();
+  cluster.StopJob();
+  REQUIRE(cluster.Run());
+  const auto* last = std::get_if<StatusReply>(&cluster.Told(asker).back().body);
+  REQUIRE(last != nullptr);
+  CHECK(Json::parse(last->json)["phase"] == "ended");
+  CHECK(Json::parse(last->json)["status"] == "stopped");
+}
+
 TEST_CASE("status names the worker without a connection that all others wait for, and until when", "[chief]") {
   for (const char* mode : {"bsp", "asp", "ssp"}) {
     INFO(mode);

@@ -79,6 +79,7 @@ TEST_CASE("a bad trace is refused with its line, its field and what is right", "
       {"", "trace: the trace has no lines"},
       {"\n \r\n", "trace: the trace has no lines"},
       {"hello", "trace: line 1: 'hello' is of no known trace; expected ms,add|remove,node or ms,count"},
+      {"\x1f\x8b\x08\x02\xffwhatever", "trace: line 1: bytes that are no text (a compressed file? unpack it first)"},
       {"0,add,a\n1,stop,a", "trace: line 2, field 2 (action): 'stop' is neither add nor remove"},
       {"0,add,a\n\n-1,add,b", "trace: line 3, field 1 (ms): '-1' is no whole number from 0 to 315360000000"},
       {"315360000001,add,b", "line 1, field 1 (ms): '315360000001' is no whole number"},

@@ -342,6 +342,18 @@ TEST_CASE("a welcome to another job ends the server as refused", "[ps]") {
   CHECK(c.finished->code() == absl::StatusCode::kPermissionDenied);
 }
 
+TEST_CASE("a refusal of another job's chief begins no term here", "[ps]") {
+  Conversation c;
+  c.SetUp();
+  Envelope foreign = c.FromChief();
+  foreign.job_id = std::string(32, 'c');
+  foreign.term = Term(9);
+  c.Take(c.server.OnChiefMessage({foreign, Refuse{RefuseReason::kForeignJob, "this is another job", {}}}, c.now));
+  REQUIRE(c.finished);
+  CHECK(c.finished->code() == absl::StatusCode::kPermissionDenied);
+  CHECK(c.server.MakeEnvelope().term == Term(c.term));
+}
+
 TEST_CASE("a refused join is tried again or ends the server", "[ps]") {
   Conversation retry;
   retry.Chief(Refuse{RefuseReason::kRetry, "not yet", {}});
