@@ -23,6 +23,8 @@ struct Tally {
   Duration below{0};
   TimePoint last_commit = kNever;
   Duration longest_gap{0};  // between commits
+  CommitNumber furthest;    // that was ever reached
+  TimePoint furthest_at = kNever;
 
   void Computed(double samples, Duration time) {
     samples_computed += samples;
@@ -37,7 +39,11 @@ struct Tally {
     } else if (std::holds_alternative<FenceRecord>(record)) {
       ++fences;
       --members;
-    } else if (std::holds_alternative<CommitRecord>(record)) {
+    } else if (const auto* commit = std::get_if<CommitRecord>(&record)) {
+      if (commit->decision.version.commit > furthest) {
+        furthest = commit->decision.version.commit;
+        furthest_at = now;
+      }
       if (last_commit != kNever) longest_gap = std::max(longest_gap, now - last_commit);
       last_commit = now;
     }

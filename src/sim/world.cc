@@ -18,6 +18,9 @@ constexpr Duration kSuperviseEvery = std::chrono::milliseconds(250);
 constexpr Duration kGoodbye = std::chrono::milliseconds(100);  // an ended chief's messages go out
 // From the last fault to the job's end, and from there to the last process's.
 constexpr Duration kEndsWithin = std::chrono::seconds(120);
+// A slow one may take so long, as long as it gets on.
+constexpr Duration kEndsWithinAtMost = std::chrono::seconds(1200);
+constexpr Duration kGetsOnWithin = std::chrono::seconds(60);
 constexpr Duration kProcessesEndWithin = std::chrono::seconds(60);
 
 const char* kExperiment = R"({
@@ -288,6 +291,13 @@ void World::Weigh() {
   verdict_.server_bytes = without_chief - without_servers;
 }
 
+// It commits what it had never come to before.
+bool World::GetsOn() const {
+  const TimePoint now = scheduler_.now();
+  return !finished_ && tally_.furthest_at != kNever && now <= tally_.furthest_at + kGetsOnWithin &&
+         now <= deadline_ + kEndsWithinAtMost - kEndsWithin;
+}
+
 Verdict World::Run() {
   std::int64_t last_ms = 0;
   for (const Fault& fault : scenario_.faults) {
@@ -311,7 +321,7 @@ Verdict World::Run() {
     if (chief_ != nullptr && chief_->end() && !chief_end_seen_) OnChiefEnded();
     if (finished_ && chief_ == nullptr && EverybodyEnded()) break;
     if (scenario_.halts_at_commits > 0 && invariants_.commits() >= scenario_.halts_at_commits) break;
-    if (scheduler_.now() <= deadline_ && scheduler_.events() < scenario_.max_events) continue;
+    if ((scheduler_.now() <= deadline_ || GetsOn()) && scheduler_.events() < scenario_.max_events) continue;
     if (finished_) {
       invariants_.Break("the job has finished, but a process still runs");
     } else {

@@ -46,6 +46,7 @@ class World {
   void OnChiefEnded();
   void StopForGood();
   void Weigh();
+  bool GetsOn() const;
   void Count();
   void EndLife(WorkerProcess& worker);
   bool EverybodyEnded() const;

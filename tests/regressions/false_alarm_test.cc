@@ -39,4 +39,8 @@ TEST_CASE("a server that is held up adopts what was prepared, and the next chief
             .empty());
 }
 
+TEST_CASE("a job whose steps take seconds is slow, and does not hang", "[regressions]") {
+  CHECK(Broken(9602782, {{.at_ms = 5242, .kind = FaultKind::kJoin, .node = "worker:12"}}).empty());
+}
+
 }  // namespace evenkeel::sim
