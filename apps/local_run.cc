@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "evenkeel/core/plural.h"
 #include "evenkeel/core/status.h"
 #include "evenkeel/core/storage.h"
 #include "nlohmann/json.hpp"
@@ -189,6 +190,7 @@ void LocalRun::AskStatus(TimePoint now) {
     display_.Show(*status, now);
     if (trace_ && !trace_->begun() && IsTraining(*status)) trace_->Begin(now);
     StartServersWanted(*status);
+    SayIfServersStandBy(*status);
     return;
   }
   if (!processes_->running(kChief) || options_.supervisor.max_restarts == 0 || told_ > 0) {
@@ -237,6 +239,19 @@ void LocalRun::StartServersWanted(const std::string& status_json) {
     here.insert(name);
     taken.insert(name);
   }
+}
+
+void LocalRun::SayIfServersStandBy(const std::string& status_json) {
+  const auto status = nlohmann::json::parse(status_json, nullptr, false);
+  if (said_standing_by_ || !status.is_object() || status.value("phase", "") != "running") return;
+  if (!status.value("servers_wanted", nlohmann::json(nullptr)).is_null()) return;
+  const std::size_t sharing = status.value("servers", nlohmann::json::array()).size();
+  const std::size_t standing_by = status.value("spare_servers", nlohmann::json::array()).size();
+  if (standing_by == 0 || sharing >= static_cast<std::size_t>(options_.job.servers)) return;
+  said_standing_by_ = true;
+  display_.Say(absl::StrCat("the job goes on with the ", Counted(sharing, "server"), " that it had; ", standing_by,
+                            " more stand by: `evenkeel scale --ps ", options_.job.servers, " --chief 127.0.0.1:", port_,
+                            "` gives them their share"));
 }
 
 // One that has ended, or a new one.

@@ -59,6 +59,8 @@ class LocalRun {
   void AskStatus(TimePoint now);
   // Those that `evenkeel scale` asked for and that are not there.
   void StartServersWanted(const std::string& status_json);
+  // Once: those that were asked for with --ps and have no part of the parameters.
+  void SayIfServersStandBy(const std::string& status_json);
   std::optional<int> IdleServer(const std::set<std::string>& taken);
   void OnInterrupt();
   void OnExit(int process, const ProcessExit& exit);
@@ -92,6 +94,7 @@ class LocalRun {
   std::vector<int> failed_;              // down for good, not looked at yet
   bool servers_failed_ = false;          // to start; none are added any more
   std::size_t servers_refused_ = 0;      // so many were ordered, which are too many
+  bool said_standing_by_ = false;
   std::atomic<int> interrupts_ = 0;
 };
 

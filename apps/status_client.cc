@@ -45,9 +45,10 @@ absl::StatusOr<std::string> StatusClient::Ask(Duration timeout) {
     exchange_ = std::make_shared<Exchange>();
     stream_ = transport_.Connect(Service::kChief, address_, exchange_, timeout);
   }
+  std::optional<std::string> last_word;  // came unasked, with the end, or too late
   {
     MutexLock lock(exchange_->mutex);
-    if (!exchange_->closed) exchange_->json.reset();  // else the last word of a chief that has left
+    last_word = std::exchange(exchange_->json, std::nullopt);
   }
   (void)stream_->Send(Message{{}, StatusRequest{}});  // a stream that fails ends in OnClosed
   MutexLock lock(exchange_->mutex);
@@ -57,11 +58,12 @@ absl::StatusOr<std::string> StatusClient::Ask(Duration timeout) {
   if (exchange_->json) {
     answered_ = true;
     chief_left_ = false;
-    return *std::move(exchange_->json);
+    return *std::exchange(exchange_->json, std::nullopt);
   }
   if (exchange_->closed) {
-    if (answered_ && exchange_->closed->ok()) chief_left_ = true;
     stream_.reset();
+    if (answered_ && exchange_->closed->ok()) chief_left_ = true;
+    if (last_word) return *std::move(last_word);
     return NoAnswer(address_, *exchange_->closed);
   }
   return absl::DeadlineExceededError(

@@ -36,7 +36,6 @@ void Print(const Options& options, const std::string& answer) {
   }
 }
 
-// As launch's, which has the job's own code where this one has only its status.
 ExitCode CodeOfEnd(const std::string& status) {
   if (status == "finished") return ExitCode::kOk;
   return status == "stopped" ? ExitCode::kInterrupted : ExitCode::kFailed;
@@ -67,7 +66,7 @@ class Watch {
           return Ended(end, CodeOfEnd(end));
         }
       } else if (client.chief_left()) {
-        return Ended("the chief has left without a word; summary.json in its model_dir may say how", ExitCode::kFailed);
+        return Ended("the chief has left and did not say how; summary.json in its model_dir may", ExitCode::kFailed);
       } else if (now - answered >= timeout) {
         display_.Finish();
         return Told(answer.status());

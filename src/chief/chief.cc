@@ -373,7 +373,7 @@ void Chief::Impl::Advance() {
   if (phase == Phase::kGathering && !tensors.empty() &&
       std::all_of(servers.begin(), servers.end(),
                   [](const ServerState& s) { return s.incarnation != Incarnation{}; })) {
-    if (recovering) TakeUpServers();
+    if (recovering && !AwaitsFormer()) TakeUpServers();
     if (phase == Phase::kGathering && !recovering) ConfigureServers();
   }
   if (phase == Phase::kRunning) {
@@ -430,8 +430,10 @@ void Chief::Impl::CheckDeadlines() {
       move->deadline += gap;
       move->connect_until += gap;
     }
+    for (auto& [holder, claim] : claims) claim.until += gap;
     undecided.ShiftDeadlines(gap);
   }
+  EndClaims();
   for (Incarnation member : leases.Expire(now)) {
     if (const WorkerState* worker = workers.Find(member)) {
       // Whoever waits here to be welcomed has nothing to renew its lease with.
@@ -463,8 +465,8 @@ void Chief::Impl::CheckDeadlines() {
     }
     if (!steps.empty()) late.push_back(absl::StrCat("the steps of ", absl::StrJoin(steps, ", ")));
     if (late.empty() && checkpoint) late.push_back("the checkpoint under way");
-    AbandonMove(absl::StrCat("waited ", ToSeconds(options.experiment.membership.ps_replacement_timeout), " s for ",
-                             absl::StrJoin(late, ", ")));
+    FailMove(absl::StrCat("waited ", ToSeconds(options.experiment.membership.ps_replacement_timeout), " s for ",
+                          absl::StrJoin(late, ", ")));
   }
   std::vector<Incarnation> overdue;
   for (const UpdateId& id : undecided.Overdue(now)) overdue.push_back(undecided.At(id).share.worker);

@@ -35,7 +35,9 @@ constexpr std::size_t kTotalsKept = 256;
 inline constexpr char kOtherWorkers[] = "others";
 // Why an incarnation ends when one of its name joins.
 inline constexpr char kBeginsAnew[] = "its process begins anew";
-inline constexpr char kNameTakenOver[] = "its stream is closed, and a new process has come with its name";
+inline constexpr char kNameTakenOver[] = "it is not connected, and a new process has come with its name";
+// Members come back to a restarted chief within their longest pause between two attempts, 2 s, and some.
+constexpr Duration kFormerMayReturn = std::chrono::seconds(3);
 constexpr std::size_t kMaxSpareServers = 64;
 constexpr std::size_t kMemberEventsKept = 64;
 constexpr std::size_t kMaxComing = 64;
@@ -76,6 +78,7 @@ struct LayoutMove {
   bool ready = false;                // from then on nothing is bound, but while a checkpoint is under way
   bool filling = false;              // nothing is decided meanwhile
   std::set<Incarnation> filled;
+  std::map<Incarnation, std::int64_t> pieces;  // that members say have come; while more come, they are waited for
   const std::set<Incarnation>& done() const { return filling ? filled : prepared; }
   TimePoint deadline = kNever;
 };
@@ -92,7 +95,8 @@ struct MemberEvent {
 struct NameClaim {
   SessionId session;
   Join join;
-  int renewals = 0;  // the holder's since then; those that come all at once, as of a dead machine's queue, are one
+  TimePoint until{};  // then it is refused, whatever the holder does
+  int renewals = 0;   // the holder's since then; those that come all at once, as of a dead machine's queue, are one
   TimePoint counted{};
 };
 
@@ -200,10 +204,12 @@ struct Chief::Impl {
 
   // --- name_claims.cc
   void ClaimName(SessionId session, Join& join, Incarnation holder);
-  void HolderRenewed(const std::string& name);
+  void HolderRenewed(Role role, const std::string& name);
+  void RefuseClaim(const NameClaim& claim, const std::string& why);
   void SettleClaims();
-  // Of the member of this name that is connected; Incarnation{}: none is.
-  Incarnation ConnectedHolder(const std::string& name);
+  void EndClaims();
+  // Of the member of this role and name that is connected; Incarnation{}: none is.
+  Incarnation ConnectedHolder(Role role, const std::string& name);
 
   // --- layout_change.cc
   void TakeUpLayout();
@@ -214,6 +220,7 @@ struct Chief::Impl {
   void SendPrepare(const ServerState& server);
   void OnPrepared(const ServerState& server, const Prepared& prepared);
   void OnFilled(const ServerState& server, const Filled& filled);
+  void OnPieces(const ServerState& server, std::int64_t pieces);
   bool AwaitedInMove(const ServerState& server) const;
   bool WorkersConnectedAhead();
   void SendConnectAhead(const WorkerState& worker);
@@ -223,6 +230,8 @@ struct Chief::Impl {
   void SwitchLayout();
   void DropMove();
   void AbandonMove(const std::string& reason);
+  void FailMove(const std::string& reason);
+  void ForgetFailedMoves();
   bool PartOfMove(Incarnation server) const;
   void OnServerLeave(ServerState& server, const Leave& leave);
   bool NoServerStays(const std::string& without = "") const;
@@ -241,6 +250,8 @@ struct Chief::Impl {
   void ForgetTraining();
   absl::Status TakeUpLog();
   absl::Status Adopt(const Decision& decision);
+  bool HoldsLine(const Holding& holding, ServerIndex place) const;
+  bool AwaitsFormer() const;
   void TakeUpServers();
   bool HashesAgree();
   void OnKeptDecisions(ServerState& server, const KeptDecisions& kept);
@@ -406,19 +417,22 @@ struct Chief::Impl {
   bool first_server_here = false;               // since gathering began; what the others are given counts from there
   std::optional<std::uint32_t> target_servers;  // as ordered, until it is so
   std::optional<LayoutMove> move;
-  bool layout_next = false;                // no checkpoint begins before it is there
-  bool layout_due = false;                 // and nothing binds
-  bool switching = false;                  // the servers have been told of the new layout, and not all have answered
-  TimePoint next_move{};                   // not before
-  Duration move_pause{};                   // after the last one that failed; zero: none did since the last order
+  bool layout_next = false;              // no checkpoint begins before it is there
+  bool layout_due = false;               // and nothing binds
+  bool switching = false;                // the servers have been told of the new layout, and not all have answered
+  TimePoint next_move{};                 // not before, after one that was given up
+  std::vector<Incarnation> failed_move;  // who was to have the stripes, where it failed
+  TimePoint next_failed_move{};          // not before: of the same once more
+  Duration failed_move_pause{};
+  TimePoint next_farewell{};               // not before: of servers that all leave
   bool given_up = false;                   // the job is another chief's
   std::optional<std::string> early_stop;   // the evaluator's wish, once training goes on
   std::optional<std::string> stop_wanted;  // once the servers, which hold more than a checkpoint does, have answered
   WorkerTable workers;
   std::map<SessionId, std::string> evaluators;  // their names
   bool evaluator_seen = false;
-  std::map<SessionId, Join> waiting;        // workers that joined before the servers were ready
-  std::map<std::string, NameClaim> claims;  // by name; none where the holder is not connected
+  std::map<SessionId, Join> waiting;                         // workers that joined before the servers were ready
+  std::map<std::pair<Role, std::string>, NameClaim> claims;  // none where the holder is not connected
   std::deque<std::uint64_t> ended_nonces;
   Incarnation last_incarnation;
   MembershipEpoch membership_epoch;

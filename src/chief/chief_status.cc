@@ -78,6 +78,9 @@ WaitingEnd Chief::Impl::WaitingUntil() const {
     case Phase::kGathering: {
       const bool all = std::all_of(servers.begin(), servers.end(), present);
       const bool some = std::any_of(servers.begin(), servers.end(), present);
+      if (AwaitsFormer()) {
+        return {started + kFormerMayReturn, "all go back to the last checkpoint", "they come"};
+      }
       if (had_layout && some && !all && replace_until < phase_deadline) {
         return {replace_until, "the job goes on with the servers that are here", "they come"};
       }
@@ -94,7 +97,7 @@ WaitingEnd Chief::Impl::WaitingUntil() const {
         const bool enough = here + static_cast<std::int64_t>(workers.ready().size()) >= least;
         return {phase_deadline, enough ? "training begins without them" : "the job ends", "they come"};
       }
-      return {move ? move->deadline : kNever, "the move is given up", "they are there"};
+      return {move ? move->deadline : kNever, "the move is given up", "more of them comes"};
     }
     case Phase::kEnding:
       return {phase_deadline, "the job fails", "it is complete"};
@@ -230,7 +233,7 @@ void Chief::Impl::AddMembers(nlohmann::json& json, TimePoint at) const {
   }
   json["joining"] = Json::array();
   for (const auto& [session, join] : waiting) json["joining"].push_back(join.name);
-  for (const auto& [name, claim] : claims) json["joining"].push_back(name);
+  for (const auto& [role_and_name, claim] : claims) json["joining"].push_back(claim.join.name);
   json["coming"] = Json::array();
   for (const auto& [name, since] : coming) {
     if (since + options.experiment.membership.join_timeout <= at) continue;

@@ -301,7 +301,8 @@ void Chief::Impl::EndJob(absl::Status status) {
   }
   for (const auto& [incarnation, worker] : workers) dismiss(worker.session, worker.name, leases.Until(incarnation));
   for (const auto& [session, join] : waiting) dismiss(session, join.name, latest);
-  for (const auto& [name, claim] : claims) dismiss(claim.session, name, latest);
+  for (const auto& [holder, claim] : claims)
+    Send(claim.session, JobEnd{end_status != "failed", end_status, end_reason});
   claims.clear();
   for (const auto& [session, name] : evaluators) dismiss(session, name, latest);
   for (const SessionId session : askers) Send(session, StatusReply{StatusJson(now)});

@@ -12,8 +12,8 @@
 namespace evenkeel {
 namespace {
 
-// After a move that failed, doubled with each: one that cannot succeed, as where a link is too slow for
-// ps_replacement_timeout, must not take half of the training time.
+// After a move that was given up; doubled each time that it fails with the same servers: one that cannot succeed must
+// not take half of the training time.
 constexpr Duration kMovePause = std::chrono::seconds(2);
 constexpr Duration kLongestMovePause = std::chrono::minutes(5);
 constexpr std::uint32_t kMaxServers = 4096;
@@ -33,8 +33,8 @@ std::vector<std::string> NamesIn(const LayoutRecord& record) {
 
 }  // namespace
 
-// A job that had not ended goes on with the servers that it had, and takes in those that the cluster file has more of;
-// else that file names them all.
+// A job that had not ended goes on with the servers that it had: fewer than the cluster file names may be an order's
+// doing, so the others wait for one. Else that file names them all.
 void Chief::Impl::TakeUpLayout() {
   std::vector<std::string> names;
   for (std::uint32_t i = 0; i < options.servers; ++i) names.push_back(absl::StrCat("ps:", i));
@@ -45,9 +45,8 @@ void Chief::Impl::TakeUpLayout() {
     const std::vector<std::string> former = NamesIn(*log.last_layout);
     if (!log.end) {
       if (names.size() > former.size()) {
-        target_servers = options.servers;
-        Say(absl::StrCat("the job goes on with its ", Counted(former.size(), "server"), "; all ", names.size(),
-                         " of the cluster share the parameters once they are here"));
+        Say(absl::StrCat("the job goes on with its ", Counted(former.size(), "server"), "; the cluster names ",
+                         names.size(), ": further ones stand by until `evenkeel scale`"));
       }
       names = former;
     } else if (names != former) {
@@ -159,7 +158,7 @@ void Chief::Impl::ChangeLayout() {
     return;
   }
   if (!move) {
-    if (now >= next_move) BeginMove(*std::move(wanted));
+    if (now >= (*wanted == failed_move ? next_failed_move : next_move)) BeginMove(*std::move(wanted));
     return;
   }
   if (!move->ready) {
@@ -188,8 +187,8 @@ void Chief::Impl::LetAllServersGo() {
   layout_due = !checkpoint || taking;  // training goes on until an earlier one is complete
   if (checkpoint || !undecided.updates().empty() || !unapplied.empty()) return;
   if (!durable || durable->version != version()) {
-    if (now < next_move) return;
-    next_move = now + kMovePause;  // of the next attempt, should this one fail
+    if (now < next_farewell) return;
+    next_farewell = now + kMovePause;  // of the next attempt, should this one fail
     Say("all servers leave and none is there to take their stripes: a checkpoint keeps what was trained");
     return StartCheckpoint();
   }
@@ -273,7 +272,7 @@ void Chief::Impl::SendPrepare(const ServerState& server) {
 
 void Chief::Impl::OnPrepared(const ServerState& server, const Prepared& prepared) {
   if (!move || prepared.layout != move->layout) return;
-  if (!prepared.error.empty()) return AbandonMove(absl::StrCat(server.name, ": ", prepared.error));
+  if (!prepared.error.empty()) return FailMove(absl::StrCat(server.name, ": ", prepared.error));
   const auto& members = move->members;
   if (std::find(members.begin(), members.end(), server.incarnation) == members.end()) return;
   move->prepared.insert(server.incarnation);
@@ -282,14 +281,23 @@ void Chief::Impl::OnPrepared(const ServerState& server, const Prepared& prepared
 
 void Chief::Impl::OnFilled(const ServerState& server, const Filled& filled) {
   if (!move || !move->filling || filled.layout != move->layout) return;
-  if (!filled.error.empty()) return AbandonMove(absl::StrCat(server.name, ": ", filled.error));
+  if (!filled.error.empty()) return FailMove(absl::StrCat(server.name, ": ", filled.error));
   if (AwaitedInMove(server)) move->filled.insert(server.incarnation);
+}
+
+// Training stands still meanwhile, but what takes its time over a slow link is no reason to give the move up.
+void Chief::Impl::OnPieces(const ServerState& server, std::int64_t pieces) {
+  if (!move || !move->filling || !AwaitedInMove(server)) return;
+  std::int64_t& here = move->pieces[server.incarnation];
+  if (pieces <= here) return;
+  here = pieces;
+  move->deadline = now + options.experiment.membership.ps_replacement_timeout;
 }
 
 // From this record on the new layout rules.
 void Chief::Impl::SwitchLayout() {
   const LayoutMove done = *std::exchange(move, std::nullopt);
-  move_pause = Duration::zero();
+  ForgetFailedMoves();
   std::vector<ServerState> next, released;
   for (Incarnation member : done.members) {
     ServerState* server = FindServer(member);
@@ -334,18 +342,30 @@ bool Chief::Impl::PartOfMove(Incarnation server) const {
 
 void Chief::Impl::AbandonMove(const std::string& reason) {
   if (!move) return;
-  move_pause = std::clamp<Duration>(2 * move_pause, kMovePause, kLongestMovePause);
-  Say(absl::StrCat("layout ", move->layout.value(), " is given up: ", reason, "; none is tried for ",
-                   ToSeconds(move_pause), " s"),
-      LogLevel::kWarning);
+  Say(absl::StrCat("layout ", move->layout.value(), " is given up: ", reason), LogLevel::kWarning);
   DropMove();
-  next_move = now + move_pause;
+  next_move = now + kMovePause;
+}
+
+// As AbandonMove, because it did not succeed.
+void Chief::Impl::FailMove(const std::string& reason) {
+  const bool again = move->members == failed_move;
+  failed_move_pause = again ? std::min(2 * failed_move_pause, kLongestMovePause) : kMovePause;
+  failed_move = move->members;
+  next_failed_move = now + failed_move_pause;
+  AbandonMove(absl::StrCat(reason, "; it is not tried again for ", ToSeconds(failed_move_pause), " s"));
+}
+
+// What failed before may not wait longer than what an order wants now.
+void Chief::Impl::ForgetFailedMoves() {
+  failed_move.clear();
+  next_move = now;
 }
 
 void Chief::Impl::OnServerLeave(ServerState& server, const Leave& leave) {
   if (leave.after_ticket && InLayout(server)) {
+    ForgetFailedMoves();
     if (std::exchange(server.leaving, true)) return;
-    move_pause = Duration::zero();
     return Say(absl::StrCat(server.name, " wants to leave: ", leave.reason));
   }
   if (leave.after_ticket) {
@@ -397,7 +417,8 @@ OrderReply Chief::Impl::OnDrainServer(const std::string& name) {
         if (one.incarnation != Incarnation{}) names.push_back(one.name);
       }
     }
-    return {false, absl::StrCat("there is no server '", name, "'; there are ", absl::StrJoin(names, ", ")), true};
+    const std::string there = names.empty() ? "none is here" : absl::StrCat("here are ", absl::StrJoin(names, ", "));
+    return {false, absl::StrCat("there is no server '", name, "'; ", there), true};
   }
   if (!InLayout(*server)) {
     OnServerLeave(*server, Leave{"evenkeel drain", true});
@@ -439,8 +460,7 @@ OrderReply Chief::Impl::OnScale(std::uint32_t count) {
           : "";
   target_servers.reset();
   if (move) target_servers = count;  // it may have to be called off
-  move_pause = Duration::zero();
-  next_move = now;
+  ForgetFailedMoves();
   if (count == servers.size()) {
     return {true, absl::StrCat("the job has ", Counted(count, "server"), superseded), false};
   }

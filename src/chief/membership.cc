@@ -23,7 +23,9 @@ double Mean(const List& list) {
 std::string Chief::Impl::MissingMembers() const {
   std::vector<std::string> missing;
   for (const ServerState& server : servers) {
-    if (server.incarnation == Incarnation{}) {
+    if (AwaitsFormer() && !HoldsLine(server.holding, PlaceOf(server))) {
+      missing.push_back(absl::StrCat("the former ", server.name));
+    } else if (server.incarnation == Incarnation{}) {
       missing.push_back(server.name);
     } else if (phase == Phase::kConfiguring && !server.configured) {
       missing.push_back(absl::StrCat(server.name, "'s stripes"));
@@ -342,12 +344,13 @@ void Chief::Impl::OnRenew(SessionId session, const Envelope& envelope, const Ren
       if (renew.memory_samples > 0) w.memory_samples = renew.memory_samples;
     });
     if (batches) batches->SetCeiling(worker->incarnation, worker->memory_samples);
-    if (!worker->leaving) HolderRenewed(worker->name);
+    if (!worker->leaving) HolderRenewed(Role::kWorker, worker->name);
   }
   if (ServerState* server = ServerBySession(session)) {
     server->state = renew.state;
     server->state_since = since;
-    if (!server->leaving) HolderRenewed(server->name);
+    if (!server->leaving) HolderRenewed(Role::kPs, server->name);
+    OnPieces(*server, renew.filled_pieces);
   }
 }
 

@@ -15,60 +15,80 @@ constexpr int kRenewalsOfTheLiving = 2;
 
 }  // namespace
 
-Incarnation Chief::Impl::ConnectedHolder(const std::string& name) {
-  if (const WorkerState* worker = workers.ByName(name)) {
-    return worker->session == SessionId{} ? Incarnation{} : worker->incarnation;
+Incarnation Chief::Impl::ConnectedHolder(Role role, const std::string& name) {
+  if (role == Role::kPs) {
+    const ServerState* server = FindServer(name);
+    return server == nullptr || server->session == SessionId{} ? Incarnation{} : server->incarnation;
   }
-  const ServerState* server = FindServer(name);
-  return server == nullptr || server->session == SessionId{} ? Incarnation{} : server->incarnation;
+  const WorkerState* worker = workers.ByName(name);
+  return worker == nullptr || worker->session == SessionId{} ? Incarnation{} : worker->incarnation;
+}
+
+void Chief::Impl::RefuseClaim(const NameClaim& claim, const std::string& why) {
+  Say(absl::StrCat("refused another ", claim.join.name, ": ", why), LogLevel::kWarning);
+  RefuseSession(claim.session, RefuseReason::kNameTaken,
+                absl::StrCat("another process has the name ", claim.join.name, ": ", why,
+                             "; each process of a job needs its own"),
+                true);
 }
 
 // It is welcomed when the holder's stream closes or its lease ends, and refused when that one proves to be alive.
 void Chief::Impl::ClaimName(SessionId session, Join& join, Incarnation holder) {
-  const std::string name = join.name;
-  NameClaim& claim = claims[name];
+  const MembershipConfig& membership = options.experiment.membership;
+  NameClaim& claim = claims[{join.role == Role::kPs ? Role::kPs : Role::kWorker, join.name}];
   if (claim.session != SessionId{} && claim.join.nonce != join.nonce) {
-    RefuseSession(claim.session, RefuseReason::kNameTaken, absl::StrCat("a newer process claims the name ", name),
-                  true);
+    RefuseClaim(claim, "it waits for the name, too, and came later");
     claim = NameClaim{};
   }
   if (claim.session == SessionId{}) {
     claim.counted = now;
-    Say(absl::StrCat("another process came as ", name, "; incarnation ", holder.value(),
+    claim.until = now + (join.role == Role::kPs ? membership.ps_timeout : membership.join_timeout);
+    Say(absl::StrCat("another process came as ", join.name, "; incarnation ", holder.value(),
                      " has that name and is connected: its stream or its lease must end first"),
         LogLevel::kWarning);
   }
   claim.session = session;
   claim.join = std::move(join);
-  const Duration left = std::max<Duration>(leases.Until(holder) - now, std::chrono::milliseconds(1));
-  Send(session, Waiting{absl::StrCat("the end of incarnation ", holder.value(), ", which has the name ", name,
-                                     " and is connected"),
-                        left / std::chrono::milliseconds(1)});
+  Send(session, Waiting{absl::StrCat("the end of incarnation ", holder.value(), ", which has the name ",
+                                     claim.join.name, " and is connected"),
+                        std::max<std::int64_t>(1, (claim.until - now) / std::chrono::milliseconds(1))});
 }
 
-void Chief::Impl::HolderRenewed(const std::string& name) {
-  const auto at = claims.find(name);
+// One that leaves may renew its lease as often as it likes.
+void Chief::Impl::HolderRenewed(Role role, const std::string& name) {
+  const auto at = claims.find({role, name});
   if (at == claims.end()) return;
   NameClaim& claim = at->second;
   if (now - claim.counted < options.experiment.membership.renew / 2) return;
   claim.counted = now;
   if (++claim.renewals < kRenewalsOfTheLiving) return;
-  const std::string text = absl::StrCat("another process has the name ", name,
-                                        ", is connected and renews its lease; each process of a job needs its own");
-  Say(absl::StrCat("refused another ", name, ": incarnation ", ConnectedHolder(name).value(), " renews its lease"),
-      LogLevel::kWarning);
-  RefuseSession(claim.session, RefuseReason::kNameTaken, text, true);
+  RefuseClaim(claim,
+              absl::StrCat("incarnation ", ConnectedHolder(role, name).value(), " is connected and renews its lease"));
   claims.erase(at);
 }
 
 void Chief::Impl::SettleClaims() {
   while (phase != Phase::kEnded) {
-    const auto free = std::find_if(claims.begin(), claims.end(),
-                                   [this](const auto& claim) { return ConnectedHolder(claim.first) == Incarnation{}; });
+    const auto free = std::find_if(claims.begin(), claims.end(), [this](const auto& claim) {
+      return ConnectedHolder(claim.first.first, claim.first.second) == Incarnation{};
+    });
     if (free == claims.end()) return;
     NameClaim claim = std::move(free->second);
     claims.erase(free);
     OnJoin(claim.session, claim.join);
+  }
+}
+
+void Chief::Impl::EndClaims() {
+  for (auto at = claims.begin(); at != claims.end();) {
+    const auto& [holder, claim] = *at;
+    if (claim.until > now) {
+      ++at;
+      continue;
+    }
+    RefuseClaim(claim, absl::StrCat("incarnation ", ConnectedHolder(holder.first, holder.second).value(),
+                                    " is still connected"));
+    at = claims.erase(at);
   }
 }
 

@@ -149,15 +149,31 @@ CommitRow Chief::Impl::RowOfAdopted(const Decision& decision) const {
   return row;
 }
 
+// Whether the server in this place may hold what the log goes on from.
+bool Chief::Impl::HoldsLine(const Holding& holding, ServerIndex place) const {
+  return holding.layout == layout && holding.servers == servers.size() && holding.server == place &&
+         holding.decided.generation == generation;
+}
+
+// Of a restarted chief: some of the seated hold what the log goes on from, others do not. Those who did may be on their
+// way back, where another process with the name was faster.
+bool Chief::Impl::AwaitsFormer() const {
+  if (phase != Phase::kGathering || !recovering || now >= started + kFormerMayReturn) return false;
+  std::size_t hold = 0;
+  for (const ServerState& server : servers) {
+    if (server.incarnation == Incarnation{}) return false;
+    hold += HoldsLine(server.holding, PlaceOf(server)) ? 1 : 0;
+  }
+  return hold > 0 && hold < servers.size();
+}
+
 // All servers are there: do they hold the log's line, and more of it than the log?
 void Chief::Impl::TakeUpServers() {
   Version newest = version();
   std::vector<std::string> without;
   for (std::uint32_t i = 0; i < servers.size(); ++i) {
     const Holding& holding = servers[i].holding;
-    const bool fits = holding.layout == layout && holding.servers == servers.size() &&
-                      holding.server == ServerIndex(i) && holding.decided.generation == generation &&
-                      holding.decided.commit >= durable->version.commit;
+    const bool fits = HoldsLine(holding, ServerIndex(i)) && holding.decided.commit >= durable->version.commit;
     if (!fits) without.push_back(servers[i].name);
     newest = std::max(newest, holding.decided);
   }

@@ -29,6 +29,19 @@ void Chief::Impl::OnServerJoin(SessionId session, Join& join) {
     }
     return ResumeServerSession(*server);
   }
+  const bool restarted = phase == Phase::kGathering && recovering;
+  if (restarted && server != nullptr && server->incarnation != Incarnation{} && InLayout(*server) &&
+      HoldsLine(join.holding, PlaceOf(*server)) && !HoldsLine(server->holding, PlaceOf(*server))) {
+    // It is the member; whoever came first has its name, but nothing that the log goes on from.
+    Say(absl::StrCat(server->name, " at ", server->address,
+                     " gives way: another process holds what the log goes on from"),
+        LogLevel::kWarning);
+    RefuseSession(server->session, RefuseReason::kNameTaken,
+                  absl::StrCat("the process that had the name ", server->name, " has come back"), true);
+    leases.End(server->incarnation);
+    *server = ServerState{};
+    server->name = join.name;
+  }
   if (server != nullptr && server->incarnation != Incarnation{}) {
     if (join.former != Incarnation{} && join.former != server->incarnation) {
       return RefuseSession(session, RefuseReason::kNameTaken,

@@ -169,6 +169,7 @@ void Map(D& d, In<D, Renew> m, Out<D, pb::Renew> p) {
   EK_VALUE(since_ms);
   EK_VALUE(data_paths);
   EK_VALUE(memory_samples);
+  EK_VALUE(filled_pieces);
 }
 template <class D>
 void Map(D&, In<D, Renewed>, Out<D, pb::Renewed>) {}

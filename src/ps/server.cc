@@ -25,6 +25,9 @@ std::string Server::StateText() const {
   if (ended_) return "ended";
   if (!welcomed_) return "waiting for the chief";
   if (configuring_) return absl::StrCat("preparing ", ToString(start_version_));
+  if (prepared_ && prepared_->version && !prepared_->filled) {
+    return absl::StrCat("filling its place in layout ", prepared_->layout.value());
+  }
   if (!configured_) return "waiting for a place in the layout";
   if (!applying_.empty()) return absl::StrCat("applying ", ToString(applying_.front().version));
   if (snapshotting_) return absl::StrCat("writing the snapshot of ", ToString(*snapshotting_));
@@ -33,7 +36,8 @@ std::string Server::StateText() const {
 
 Renew Server::State(TimePoint now) const {
   return Renew{.state = state_text_,
-               .since_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - state_since_).count()};
+               .since_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - state_since_).count(),
+               .filled_pieces = prepared_ ? prepared_->pieces : 0};
 }
 
 Actions Server::Take(TimePoint now) {

@@ -208,6 +208,8 @@ void Server::OnWaiting(const Waiting& waiting) {
 }
 
 void Server::OnRefuse(const Refuse& refuse) {
+  const std::string chief = absl::StrCat("[ps] the chief", options_.chief_address.empty() ? "" : " at ",
+                                         options_.chief_address, " refused this server");
   switch (refuse.reason) {
     case RefuseReason::kRetry:
     case RefuseReason::kStaleTerm:
@@ -220,12 +222,11 @@ void Server::OnRefuse(const Refuse& refuse) {
     case RefuseReason::kStaleIncarnation:
       fenced_itself_ = true;
       welcomed_ = false;  // nobody to take leave of
-      Fail(absl::FailedPreconditionError(absl::StrCat("[ps] the chief refused this server: ", refuse.message)));
+      Fail(absl::FailedPreconditionError(absl::StrCat(chief, ": ", refuse.message)));
       return;
     default:
       welcomed_ = false;
-      Fail(absl::PermissionDeniedError(
-          absl::StrCat("[ps] the chief refused this server (", ToString(refuse.reason), "): ", refuse.message)));
+      Fail(absl::PermissionDeniedError(absl::StrCat(chief, " (", ToString(refuse.reason), "): ", refuse.message)));
   }
 }
 

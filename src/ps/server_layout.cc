@@ -77,6 +77,11 @@ Actions Server::OnPrepared(std::uint64_t number, const absl::Status& status, Tim
   return Take(now);
 }
 
+Actions Server::OnPiece(std::uint64_t number, TimePoint now) {
+  if (!ended_ && prepared_ && prepared_->number == number) ++prepared_->pieces;
+  return Take(now);
+}
+
 Actions Server::OnFilled(std::uint64_t number, const absl::Status& status, TimePoint now) {
   EndPreparing<Filled>(number, &Preparation::filled, status);
   return Take(now);

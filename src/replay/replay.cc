@@ -48,6 +48,8 @@ void Replayer::Find(Finding finding) {
 absl::StatusOr<const Experiment*> Replayer::ExperimentOf(const std::string& spec_hash, Term term) const {
   const auto it = sources_.experiments.find(spec_hash);
   if (it != sources_.experiments.end()) return &it->second;
+  const auto unreadable = sources_.unreadable.find(spec_hash);
+  if (unreadable != sources_.unreadable.end()) return unreadable->second;
   return absl::NotFoundError(
       absl::StrCat("[replay] term ", term.value(), " ran the experiment with spec hash ", spec_hash.substr(0, 12),
                    ", which neither the log nor a checkpoint here carries; begin later with --from"));

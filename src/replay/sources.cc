@@ -35,13 +35,12 @@ absl::Status AddCheckpoint(const ReplayOptions& options, const Storage& storage,
   return absl::OkStatus();
 }
 
-absl::Status AddExperiments(const ReplayOptions& options, Sources& sources) {
+void AddExperiments(const ReplayOptions& options, Sources& sources) {
   for (const auto& [spec_hash, json] : sources.history.experiments) {
-    EK_ASSIGN_OR_RETURN(Experiment experiment,
-                        ParseExperiment(json, absl::StrCat("of the commit log in ", options.model_dir), {}));
-    sources.experiments.emplace(spec_hash, std::move(experiment));
+    auto experiment = ParseExperiment(json, absl::StrCat("of the commit log in ", options.model_dir), {});
+    if (experiment.ok()) sources.experiments.emplace(spec_hash, *std::move(experiment));
+    if (!experiment.ok()) sources.unreadable.emplace(spec_hash, experiment.status());
   }
-  return absl::OkStatus();
 }
 
 // Left out where it is removed meanwhile.
@@ -88,7 +87,7 @@ absl::StatusOr<Sources> ReadSources(const ReplayOptions& options, const Storage&
   if (!list.ok() && !absl::IsNotFound(list.status())) return list.status();
   if (list.ok() && !list->damaged.empty()) return absl::DataLossError(list->damaged.front());
   EK_ASSIGN_OR_RETURN(sources.history, ReadHistory(storage, options.model_dir));
-  EK_RETURN_IF_ERROR(AddExperiments(options, sources));
+  AddExperiments(options, sources);
   if (list.ok()) {
     for (const Version& version : list->versions) {
       EK_RETURN_IF_ERROR(AddCheckpoint(options, storage, version, sources));

@@ -18,9 +18,10 @@ namespace evenkeel::replay {
 
 struct Sources {
   History history;
-  std::map<std::string, Experiment> experiments;  // by spec hash
-  std::map<Version, Manifest> checkpoints;        // on the line, each checked to the last byte
-  std::vector<std::string> notes;                 // what is left out
+  std::map<std::string, Experiment> experiments;   // by spec hash
+  std::map<std::string, absl::Status> unreadable;  // of terms that may have committed nothing
+  std::map<Version, Manifest> checkpoints;         // on the line, each checked to the last byte
+  std::vector<std::string> notes;                  // what is left out
   // Of a job that has not ended, which goes on removing older checkpoints: a copy of the newest, in memory.
   std::unique_ptr<Storage> kept;
 };

@@ -92,7 +92,8 @@ PsProcess::PsProcess(PsOptions options, Incarnation former, Duration delay, Tran
       clock_(clock),
       nonce_(options_.nonce != 0 ? options_.nonce : RandomNonce()),
       pool_(options_.threads),
-      server_(ps::ServerOptions{.name = options_.name, .spec_hash = options_.spec_hash}),
+      server_(ps::ServerOptions{
+          .name = options_.name, .spec_hash = options_.spec_hash, .chief_address = options_.chief_address}),
       away_since_(clock.Now()),
       away_since_wall_(clock.WallNow()),
       next_attempt_(clock.Now() + delay),
@@ -223,10 +224,6 @@ void PsProcess::Do(ps::ServePull action) {
 }
 
 void PsProcess::Do(ps::Finish action) {
-  if (absl::IsPermissionDenied(action.status)) {
-    action.status = absl::PermissionDeniedError(
-        absl::StrCat(action.status.message(), " (it is the chief at ", options_.chief_address, ")"));
-  }
   MutexLock lock(mutex_);
   if (!result_) result_ = std::move(action.status);
   timer_.NotifyAll();
@@ -271,6 +268,12 @@ void PsProcess::OnChiefMessage(std::uint64_t connection, const Message& message)
       backoff_.Reset();
       renewal_.Begin(*welcome, now);
       timer_.NotifyAll();
+    }
+    const auto* waiting = std::get_if<Waiting>(&message.body);
+    if (waiting != nullptr && !joined_) {  // it is there, and has said until when it answers
+      const Duration within = Milliseconds(waiting->deadline_ms);
+      away_since_ = next_waiting_line_ = now + within;
+      away_since_wall_ = clock_.WallNow() + std::chrono::duration_cast<WallTime::duration>(within);
     }
     return actions;
   });

@@ -69,7 +69,9 @@ void PsProcess::Run(const ps::FillPlace& work) {
       !status.ok()) {
     return filled(status);
   }
-  prepared.fetch->Fill(work.version, std::move(filled));
+  prepared.fetch->Fill(work.version, std::move(filled), [self = shared_from_this(), number = work.number] {
+    self->Turn([&] { return self->server_.OnPiece(number, self->clock_.Now()); });
+  });
 }
 
 absl::Status PsProcess::CopyOwn(const ps::Shard& from, ps::Shard& to, const std::vector<ps::Shard::MovePiece>& pieces) {

@@ -78,7 +78,7 @@ void StateFetch::OnOpened() {
   if (opened) opened(absl::OkStatus());
 }
 
-void StateFetch::Fill(Version version, Done filled) {
+void StateFetch::Fill(Version version, Done filled, std::function<void()> arrived) {
   std::optional<absl::Status> broken;  // since it was opened
   bool complete = false;
   {
@@ -86,7 +86,10 @@ void StateFetch::Fill(Version version, Done filled) {
     broken = ended_;
     version_ = version;
     complete = missing_ == 0;
-    if (!broken) done_ = std::move(filled);
+    if (!broken) {
+      done_ = std::move(filled);
+      arrived_ = std::move(arrived);
+    }
   }
   if (broken) {
     if (!absl::IsCancelled(*broken)) filled(*broken);
@@ -108,11 +111,15 @@ void StateFetch::OnMessage(std::size_t source, const Message& message, const Pay
   if (data == nullptr) return;
   if (absl::Status status = Take(source, *data, payload); !status.ok()) return End(status, true);
   bool complete = false;
+  std::function<void()> arrived;
   {
     MutexLock lock(mutex_);
     complete = missing_ == 0;
+    arrived = arrived_;
   }
-  complete ? End(absl::OkStatus(), true) : AskMore(source);
+  if (complete) return End(absl::OkStatus(), true);
+  AskMore(source);
+  if (arrived) arrived();
 }
 
 // Each piece is asked for once, so nobody else writes where it goes.
@@ -165,6 +172,7 @@ void StateFetch::End(const absl::Status& status, bool tell) {
     if (ended_) return;
     ended_ = status;
     done = std::exchange(done_, nullptr);
+    arrived_ = nullptr;
     for (Source& source : sources_) {
       if (source.stream) streams.push_back(std::exchange(source.stream, nullptr));
     }

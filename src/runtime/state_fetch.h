@@ -29,8 +29,8 @@ class StateFetch : public std::enable_shared_from_this<StateFetch> {
 
   // Once. `opened`: all sources have answered; or why one cannot be fetched from.
   void Open(Done opened) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Once, after `opened` came without an error.
-  void Fill(Version version, Done filled) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Once, after `opened` came without an error. `arrived` is called for each piece, but the last.
+  void Fill(Version version, Done filled, std::function<void()> arrived) ABSL_LOCKS_EXCLUDED(mutex_);
   void Cancel() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -54,6 +54,7 @@ class StateFetch : public std::enable_shared_from_this<StateFetch> {
 
   Mutex mutex_;
   Done done_ ABSL_GUARDED_BY(mutex_);  // of Open, then of Fill
+  std::function<void()> arrived_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
   std::vector<Source> sources_ ABSL_GUARDED_BY(mutex_);
   std::size_t closed_ ABSL_GUARDED_BY(mutex_) = 0;   // sources that have not answered yet

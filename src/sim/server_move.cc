@@ -76,7 +76,9 @@ void ServerProcess::OnFetchMessage(std::size_t source, const Message& message, P
   }
   prepared.filled.push_back({piece, payload.value});
   ++from.here;
-  --prepared.missing == 0 ? EndFetch(absl::OkStatus(), true) : AskMore(source);
+  if (--prepared.missing == 0) return EndFetch(absl::OkStatus(), true);
+  AskMore(source);
+  Perform(server_->OnPiece(prepared_->order.number, now()));
 }
 
 void ServerProcess::AskMore(std::size_t source) {

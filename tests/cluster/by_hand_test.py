@@ -110,7 +110,7 @@ def test_a_process_with_the_name_of_a_living_member_is_refused(job):
     twins = [job.role(task, other, *arguments) for task in ("ps:1", "worker:1")]
     for twin in twins:
         twin.expect(3, 30)
-        check(re.search("another process has the name (ps|worker):1, is connected", twin.output()), twin.output())
+        check(re.search("another process has the name (ps|worker):1: incarnation", twin.output()), twin.output())
         check(cluster["cluster"]["chief"][0] in twin.output().splitlines()[-1], twin.output())
     running["chief:0"].popen.send_signal(signal.SIGTERM)
     for process in running.values():

@@ -141,4 +141,31 @@ def test_status_watch_ends_when_the_chief_is_away(job):
     check(time.monotonic() - start < 10, "it waited too long")
 
 
+def test_status_watch_notices_that_a_chief_was_killed(job):
+    cluster = job.cluster(ps=1, workers=1)
+    roles = [job.role(task, cluster, *ENDLESS) for task in ["chief:0", "ps:0", "worker:0"]]
+    roles[2].wait_for("admitted with rank 0")
+    status = job.start("status", ["evenkeel", "status", "--watch", "--interval-seconds", "0.05", "--timeout-seconds", "1",
+                                  "--chief", cluster["cluster"]["chief"][0]])
+    status.wait_for(r"step \d+")
+    roles[0].popen.kill()
+    status.expect(4, 10)
+
+
+def test_an_order_is_carried_out_after_the_chief_was_started_again(job):
+    run = job.launch("--ps", "1", "--workers", "1", *ENDLESS, "--monitor-interval", "0.1")
+    job.wait_for_log("worker-0.log", "admitted with rank 0")
+    os.kill(job.pid_of("chief:0"), signal.SIGKILL)
+    run.wait_for("chief:0 runs again, process")
+    port = re.search(r"chief at (127.0.0.1:\d+)", run.output()).group(1)
+    job.wait_for_log("worker-0.log", "taken in as incarnation.*(?s:.*)taken in as incarnation|goes on")
+    order = job.start("scale", ["evenkeel", "scale", "--ps", "2", "--chief", port])
+    order.expect(0, 10)
+    run.wait_for("ps:1 is added, process")
+    job.wait_for_log("ps-1.log", "place 1 of 2|serves g")
+    run.popen.send_signal(signal.SIGTERM)
+    run.expect(130, 20)
+    job.expect_nothing_left()
+
+
 harness.main(globals())

@@ -77,6 +77,7 @@ struct Renew {
   std::int64_t since_ms = 0;
   std::string data_paths;           // a worker's, to each server in the layout's order: "shm,tcp"; empty: not known
   std::int64_t memory_samples = 0;  // a worker's, as in Ready, now
+  std::int64_t filled_pieces = 0;   // a server's: pieces of state that have come from others, of the Fill under way
   friend bool operator==(const Renew&, const Renew&) = default;
 };
 struct Renewed {

@@ -164,8 +164,9 @@ struct StageAnswer {
 };
 
 struct ServerOptions {
-  std::string name;       // "ps:0"
-  std::string spec_hash;  // 64 hex digits
+  std::string name;           // "ps:0"
+  std::string spec_hash;      // 64 hex digits
+  std::string chief_address;  // only to name it; may be empty
   std::size_t max_sessions = 1 << 14;
   std::size_t max_held_pulls = 16;  // a session
   std::size_t max_sets = 1 << 14;
@@ -201,6 +202,8 @@ class Server {
   // `squared_sums`: as Shard::Apply gave them.
   Actions OnApplied(Version version, double apply_seconds, std::vector<double> squared_sums, TimePoint now);
   Actions OnPrepared(std::uint64_t number, const absl::Status& status, TimePoint now);
+  // A piece of what is filled has come: the chief is told with the next renewal, and waits on.
+  Actions OnPiece(std::uint64_t number, TimePoint now);
   Actions OnFilled(std::uint64_t number, const absl::Status& status, TimePoint now);
   // Asks the chief to have the stripes moved to others; Finish follows once it lets this server go.
   Actions AskToLeave(const std::string& reason, TimePoint now);
@@ -292,6 +295,7 @@ class Server {
     bool own = false;                // this server holds a part
     bool ready = false;              // to be filled
     std::optional<Version> version;  // of Fill
+    std::int64_t pieces = 0;         // that have come of it
     bool filled = false;
   };
 

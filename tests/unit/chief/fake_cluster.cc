@@ -304,6 +304,11 @@ void FakeCluster::ReleasePrepared() {
   for (auto& [session, message] : std::exchange(held_prepared_, {})) to_chief_[session].push_back(std::move(message));
 }
 
+void FakeCluster::ReleaseFilled() {
+  hold_filled_ = false;
+  for (auto& [session, message] : std::exchange(held_filled_, {})) to_chief_[session].push_back(std::move(message));
+}
+
 void FakeCluster::HoldConnectedAhead(int index) { workers_.at(static_cast<std::size_t>(index)).holds_connected = true; }
 
 void FakeCluster::ReleaseConnectedAhead(int index) {
@@ -349,7 +354,11 @@ void FakeCluster::ServerReceives(int index, const Message& message) {
       REQUIRE(servers_[from].version == fill->version);
     }
     if (fill_error_.empty()) server.filled = fill->version;
-    reply(Filled{fill->layout, fill_error_});
+    if (hold_filled_) {
+      held_filled_.emplace_back(server.session, FromServer(index, Filled{fill->layout, fill_error_}));
+    } else {
+      reply(Filled{fill->layout, fill_error_});
+    }
   }
   if (const auto* order = std::get_if<Switch>(&message.body)) {
     if (server.layout != message.envelope.layout) {
@@ -574,7 +583,9 @@ void FakeCluster::StepOnce() {
     if (!servers_[i].alive || servers_[i].incarnation == Incarnation{} || servers_[i].next_renew > now_) continue;
     if (servers_[i].cut) continue;
     servers_[i].next_renew = now_ + std::chrono::seconds(1);
-    to_chief_[servers_[i].session].push_back(FromServer(static_cast<int>(i), Renew{.state = "serving"}));
+    if (hold_filled_ && pieces_come_ && servers_[i].prepared) ++servers_[i].pieces;
+    to_chief_[servers_[i].session].push_back(
+        FromServer(static_cast<int>(i), Renew{.state = "serving", .filled_pieces = servers_[i].pieces}));
   }
   if (chief_->NextDeadline() <= now_ || moves.empty()) Take(chief_->Tick(now_));
 }
@@ -586,6 +597,33 @@ bool FakeCluster::Run(int steps) {
 
 void FakeCluster::RunUntil(const std::function<bool()>& done, int steps) {
   for (int i = 0; i < steps && !done(); ++i) StepOnce();
+}
+
+ChiefOptions Again(const FakeCluster& before, int workers) {
+  auto experiment = ParseExperiment(before.manifests().back().experiment_json, "again", {});
+  REQUIRE(experiment.ok());
+  ChiefOptions options;
+  options.term = Term(2);
+  options.experiment = *experiment;
+  options.model_dir = "model";
+  options.servers = 2;
+  for (int i = 0; i < workers; ++i) options.listed_workers.push_back(absl::StrCat("worker:", i));
+  for (const LogRecord& record : before.log()) options.history.Add(record);
+  options.resume = before.manifests().back();
+  return options;
+}
+
+Message JoinOfWorker(const FakeCluster& cluster) {
+  Message join{cluster.EnvelopeOf(0), {}};
+  join.envelope.sender = Incarnation{};
+  Join body;
+  body.name = "worker:0";
+  body.nonce = 1;
+  body.samples = 100000;
+  body.data_fingerprint = "0123456789abcdef";
+  body.tensors = cluster.manifests().back().tensors;
+  join.body = body;
+  return join;
 }
 
 }  // namespace evenkeel

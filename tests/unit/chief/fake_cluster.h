@@ -66,6 +66,9 @@ class FakeCluster {
   void HoldConnectedAhead(int index);
   void ReleaseConnectedAhead(int index);
   void SetFillError(std::string error) { fill_error_ = std::move(error); }
+  // Places fill for ever, and a piece comes every second where `comes` says so.
+  void HoldFilled(bool comes) { hold_filled_ = true, pieces_come_ = comes; }
+  void ReleaseFilled();
   // The first server cannot write its part of this commit's checkpoint.
   void FailSnapshot(CommitNumber commit) { failing_snapshot_ = commit; }
   void FailSnapshots(bool all) { failing_snapshots_ = all; }
@@ -139,6 +142,7 @@ class FakeCluster {
     ServerIndex place;
     std::optional<Prepare> prepared;
     std::optional<Version> filled;
+    std::int64_t pieces = 0;
     bool released = false;
     bool cut = false;
     std::uint64_t nonce = 0;
@@ -202,9 +206,17 @@ class FakeCluster {
   double noise_scale_ = 0;
   std::string prepare_error_, fill_error_;
   bool hold_prepared_ = false;
+  bool hold_filled_ = false, pieces_come_ = false;
+  std::vector<std::pair<SessionId, Message>> held_filled_;
   std::vector<std::pair<SessionId, Message>> held_prepared_;
   std::optional<CommitNumber> failing_snapshot_;
   bool failing_snapshots_ = false;
 };
+
+// What a chief that is started again finds.
+ChiefOptions Again(const FakeCluster& before, int workers);
+
+// Of worker:0.
+Message JoinOfWorker(const FakeCluster& cluster);
 
 }  // namespace evenkeel

@@ -54,8 +54,7 @@ TEST_CASE("a lost server that does not come back in time is gone on without", "[
   REQUIRE(cluster.manifests().back().parts.size() == 1);
 }
 
-TEST_CASE("a job that goes on with fewer servers than the cluster names takes the others in while it trains",
-          "[chief]") {
+TEST_CASE("a job that goes on with fewer servers than the cluster names says so, and shares on order", "[chief]") {
   FakeClusterOptions options = Options(kModes[GENERATE(0, 1, 2)]);
   options.servers = 1;
   FakeCluster first(options);
@@ -64,10 +63,15 @@ TEST_CASE("a job that goes on with fewer servers than the cluster names takes th
   options.former_layout = first.layouts().back();
   options.servers = 2;
   FakeCluster cluster(options);
+  const std::vector<std::string> said = cluster.lines();
+  REQUIRE(std::any_of(said.begin(), said.end(), [](const std::string& line) {
+    return absl::StrContains(line, "goes on with its 1 server; the cluster names 2");
+  }));
+  cluster.RunUntil([&] { return cluster.commits().size() >= 5; });
+  REQUIRE(Names(cluster.layouts().back()) == std::vector<std::string>{"ps:0"});
+  REQUIRE(cluster.Order(Scale{2}).accepted);
   REQUIRE(cluster.Run());
-  REQUIRE(cluster.end()->status.ok());
   REQUIRE(cluster.end()->summary.samples_per_epoch == std::vector<std::int64_t>{6000, 6000});
-  REQUIRE(Names(cluster.layouts().front()) == std::vector<std::string>{"ps:0"});
   REQUIRE(Names(cluster.layouts().back()) == std::vector<std::string>{"ps:0", "ps:1"});
   REQUIRE(cluster.rollbacks() == 1);  // of the resume itself
 }
@@ -168,6 +172,24 @@ TEST_CASE("a move that never succeeds is tried less and less often, until anothe
   REQUIRE(cluster.Order(Scale{1}).accepted);
   cluster.RunUntil([&] { return cluster.now() - ordered > std::chrono::seconds(62); });
   CHECK(tries() == 6);
+}
+
+TEST_CASE("a place may take any time to fill as long as more of it comes", "[chief]") {
+  const bool comes = GENERATE(true, false);
+  FakeCluster cluster(Options(""));
+  cluster.RunUntil([&] { return cluster.commits().size() >= 5; });
+  cluster.HoldFilled(comes);
+  REQUIRE(cluster.Order(Drain{"ps:0"}).accepted);
+  const TimePoint ordered = cluster.now();
+  cluster.RunUntil([&] { return cluster.now() - ordered > std::chrono::seconds(20); });  // of 3 without a piece
+  const bool given_up = std::any_of(cluster.lines().begin(), cluster.lines().end(), [](const std::string& line) {
+    return absl::StrContains(line, "is given up: waited 3 s for ps:1");
+  });
+  CHECK(given_up == !comes);
+  cluster.ReleaseFilled();
+  REQUIRE(cluster.Run());
+  CheckExact(cluster);
+  if (comes) CHECK(Names(cluster.layouts().back()) == std::vector<std::string>{"ps:1"});
 }
 
 TEST_CASE("training and checkpoints go on while servers prepare for another layout", "[chief]") {

@@ -114,6 +114,97 @@ TEST_CASE("a server that vanished with its stream open is replaced by one of its
   CHECK(cluster.end()->summary.status == "finished");
 }
 
+TEST_CASE("a restarted chief takes back the server that holds the parameters, not another process of its name",
+          "[chief][names]") {
+  FakeClusterOptions options = Options();
+  options.samples = 100000;
+  FakeCluster before(options);
+  before.RunUntil([&] { return before.commits().size() == 20 && !before.manifests().empty(); });
+  Chief chief(Again(before, options.workers));
+  TimePoint now = before.now() + std::chrono::seconds(1);
+  std::vector<ChiefActions> all;
+  all.push_back(chief.Start(now, 1700000000000));
+  const CommitRecord newest = before.commits().back();
+  const LayoutRecord layout = before.layouts().back();
+  const auto join = [&](int index, std::uint64_t session, std::uint64_t nonce, bool holds) {
+    Message message = JoinOfWorker(before);
+    Join body;
+    body.role = Role::kPs;
+    body.name = "ps:" + std::to_string(index);
+    body.nonce = nonce;
+    body.address = "host:" + std::to_string(index);
+    if (holds) {
+      const Version decided = newest.decision.version;
+      body.holding = Holding{.layout = layout.layout,
+                             .server = ServerIndex(static_cast<std::uint32_t>(index)),
+                             .servers = 2,
+                             .decided = decided,
+                             .hash = newest.decision.hash,
+                             .applied = decided.commit};
+    }
+    message.body = body;
+    all.push_back(chief.OnMessage(SessionId(session), std::move(message), now));
+  };
+  const auto rollbacks = [&] {
+    std::size_t count = 0;
+    for (const ChiefActions& actions : all) {
+      for (const ChiefAction& action : actions) {
+        const auto* append = std::get_if<AppendLogAction>(&action);
+        count += append != nullptr && std::holds_alternative<RollbackRecord>(append->record) ? 1 : 0;
+      }
+    }
+    return count;
+  };
+  const auto told = [&](std::uint64_t session) {
+    std::deque<Message> messages;
+    for (const ChiefActions& actions : all) {
+      for (const ChiefAction& action : actions) {
+        const auto* send = std::get_if<SendAction>(&action);
+        if (send != nullptr && send->session == SessionId(session)) messages.push_back(send->message);
+      }
+    }
+    return messages;
+  };
+  all.push_back(chief.OnMessage(SessionId(9), JoinOfWorker(before), now));
+  join(1, 21, 777, false);  // the other process is faster
+  join(0, 10, 100001, true);
+  CHECK(rollbacks() == 0);
+  SECTION("it comes") {
+    now += std::chrono::seconds(2);
+    join(1, 11, 100002, true);
+    REQUIRE(RefusalIn(told(21)) != nullptr);
+    CHECK(RefusalIn(told(21))->reason == RefuseReason::kNameTaken);
+    CHECK(Heard<Continue>(told(11)));
+    CHECK(rollbacks() == 0);
+  }
+  SECTION("it does not") {
+    while (rollbacks() == 0 && now < before.now() + std::chrono::seconds(5)) {
+      now = chief.NextDeadline();
+      all.push_back(chief.Tick(now));
+    }
+    CHECK(rollbacks() == 1);
+    CHECK(RefusalIn(told(21)) == nullptr);
+  }
+}
+
+TEST_CASE("a process that claims the name of a member that leaves is refused in the end", "[chief][names]") {
+  FakeClusterOptions options = Options();
+  options.overrides += " membership.ps_timeout_ms=20000";
+  options.timed = true;
+  FakeCluster cluster(options);
+  for (int i = 0; i < options.workers; ++i) cluster.SetSpeed(i, 0, 0.1);
+  cluster.RunUntil([&] { return cluster.commits().size() == 20; });
+  cluster.SetFillError("the link is too slow");
+  REQUIRE(cluster.Order(Drain{"ps:1"}).accepted);
+  const SessionId twin = cluster.StartTwinServer(1);
+  const TimePoint came = cluster.now();
+  cluster.RunUntil([&] { return RefusalIn(cluster.Told(twin)) != nullptr || cluster.end().has_value(); });
+  REQUIRE(RefusalIn(cluster.Told(twin)) != nullptr);
+  CHECK(absl::StrContains(RefusalIn(cluster.Told(twin))->message, "is still connected"));
+  CHECK(cluster.now() - came >= std::chrono::seconds(20));
+  CHECK(cluster.now() - came < std::chrono::seconds(22));
+}
+
 TEST_CASE("of two that claim a name the newer waits, and the end of the job reaches it", "[chief][names]") {
   FakeClusterOptions options = Options();
   options.overrides += " membership.lease_ms=60000 membership.drain_ms=2000";

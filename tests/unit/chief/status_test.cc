@@ -27,34 +27,6 @@ std::int64_t SamplesOf(const Json& totals) {
   return sum;
 }
 
-// What a chief that is started again finds.
-ChiefOptions Again(const FakeCluster& before, int workers) {
-  auto experiment = ParseExperiment(before.manifests().back().experiment_json, "again", {});
-  REQUIRE(experiment.ok());
-  ChiefOptions options;
-  options.term = Term(2);
-  options.experiment = *experiment;
-  options.model_dir = "model";
-  options.servers = 2;
-  for (int i = 0; i < workers; ++i) options.listed_workers.push_back(absl::StrCat("worker:", i));
-  for (const LogRecord& record : before.log()) options.history.Add(record);
-  options.resume = before.manifests().back();
-  return options;
-}
-
-Message JoinOfWorker(const FakeCluster& cluster) {
-  Message join{cluster.EnvelopeOf(0), {}};
-  join.envelope.sender = Incarnation{};
-  Join body;
-  body.name = "worker:0";
-  body.nonce = 1;
-  body.samples = 100000;
-  body.data_fingerprint = "0123456789abcdef";
-  body.tensors = cluster.manifests().back().tensors;
-  join.body = body;
-  return join;
-}
-
 // How a chief ends that is started again and stopped at once, while nobody comes.
 std::optional<EndAction> StopBeforeAnybodyComes(const FakeCluster& before, int workers) {
   Chief chief(Again(before, workers));

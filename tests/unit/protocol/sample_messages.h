@@ -91,7 +91,8 @@ inline std::vector<Body> SampleBodies() {
            .compute_fingerprint = "c",
            .former = Incarnation(8)},
       Ready{.fixed_seconds = 0.25, .seconds_per_sample = 0.125, .memory_samples = 7},
-      Renew{.state = "waiting for ticket", .since_ms = 12, .data_paths = "shm", .memory_samples = 9},
+      Renew{
+          .state = "waiting for ticket", .since_ms = 12, .data_paths = "shm", .memory_samples = 9, .filled_pieces = 4},
       Leave{.reason = "told", .after_ticket = true},
       StepReport{.update = SampleUpdate(1),
                  .samples = 2,

@@ -36,6 +36,19 @@ void PrepareAndFill(Conversation& c) {
 
 }  // namespace
 
+TEST_CASE("a server says how many pieces of what it fills have come", "[ps]") {
+  Conversation c;
+  Train(c);
+  c.Chief(ToTwo(2));
+  const std::uint64_t number = c.Done<PreparePlace>().at(0).number;
+  CHECK(c.server.State(c.now).filled_pieces == 0);
+  c.Take(c.server.OnPiece(number, c.now));
+  c.Take(c.server.OnPiece(number + 1, c.now));  // another preparation's
+  CHECK(c.server.State(c.now).filled_pieces == 1);
+  c.Chief(ToTwo(3));
+  CHECK(c.server.State(c.now).filled_pieces == 0);
+}
+
 TEST_CASE("a filled place rules from the switch on, with the chain of decisions", "[ps]") {
   Conversation c;
   Train(c);

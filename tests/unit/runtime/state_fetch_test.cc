@@ -88,7 +88,12 @@ struct Transfer {
       end.reset();
       ends = 0;
     }
-    fetch->Fill(kVersion, [this](const absl::Status& status) { Ended(status); });
+    fetch->Fill(
+        kVersion, [this](const absl::Status& status) { Ended(status); },
+        [this] {
+          MutexLock lock(mutex);
+          ++arrived;
+        });
   }
   void Start() {
     Open();
@@ -125,6 +130,7 @@ struct Transfer {
   std::vector<std::shared_ptr<Stream>> streams ABSL_GUARDED_BY(mutex);
   std::optional<absl::Status> end ABSL_GUARDED_BY(mutex);
   int ends ABSL_GUARDED_BY(mutex) = 0;
+  int arrived ABSL_GUARDED_BY(mutex) = 0;  // pieces
 };
 
 using Catch::Matchers::Contains;
@@ -135,6 +141,10 @@ TEST_CASE("parameters and slots come from all servers of the former layout", "[r
   Transfer transfer;
   transfer.Start();
   REQUIRE(transfer.End().ok());
+  {
+    MutexLock lock(transfer.mutex);
+    CHECK(transfer.arrived > 0);
+  }
   transfer.shard->FinishMove(kVersion);
   const auto layout = transfer.shard->place().layout;
   for (const Bucket& bucket : layout->buckets()) {
