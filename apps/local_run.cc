@@ -246,10 +246,13 @@ void LocalRun::SayIfServersStandBy(const std::string& status_json) {
   if (said_standing_by_ || !status.is_object() || status.value("phase", "") != "running") return;
   if (!status.value("servers_wanted", nlohmann::json(nullptr)).is_null()) return;
   const std::size_t sharing = status.value("servers", nlohmann::json::array()).size();
-  const std::size_t standing_by = status.value("spare_servers", nlohmann::json::array()).size();
+  std::size_t standing_by = 0;
+  for (const nlohmann::json& server : status.value("spare_servers", nlohmann::json::array())) {
+    standing_by += server.value("leaving", false) ? 0 : 1;
+  }
   if (standing_by == 0 || sharing >= static_cast<std::size_t>(options_.job.servers)) return;
   said_standing_by_ = true;
-  display_.Say(absl::StrCat("the job goes on with the ", Counted(sharing, "server"), " that it had; ", standing_by,
+  display_.Say(absl::StrCat("the parameters are with ", Counted(sharing, "server"), "; ", standing_by,
                             " more stand by: `evenkeel scale --ps ", options_.job.servers, " --chief 127.0.0.1:", port_,
                             "` gives them their share"));
 }

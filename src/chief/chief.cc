@@ -433,7 +433,6 @@ void Chief::Impl::CheckDeadlines() {
     for (auto& [holder, claim] : claims) claim.until += gap;
     undecided.ShiftDeadlines(gap);
   }
-  EndClaims();
   for (Incarnation member : leases.Expire(now)) {
     if (const WorkerState* worker = workers.Find(member)) {
       // Whoever waits here to be welcomed has nothing to renew its lease with.
@@ -452,6 +451,8 @@ void Chief::Impl::CheckDeadlines() {
       EndSpare(member, "its lease ended", false);
     }
   }
+  SettleClaims();
+  EndClaims();
   if (move && move->deadline <= now) {
     std::vector<std::string> late;
     for (Incarnation member : move->members) {

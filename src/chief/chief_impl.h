@@ -232,6 +232,7 @@ struct Chief::Impl {
   void AbandonMove(const std::string& reason);
   void FailMove(const std::string& reason);
   void ForgetFailedMoves();
+  std::vector<std::string> NamesOf(const std::vector<Incarnation>& members);
   bool PartOfMove(Incarnation server) const;
   void OnServerLeave(ServerState& server, const Leave& leave);
   bool NoServerStays(const std::string& without = "") const;
@@ -252,6 +253,7 @@ struct Chief::Impl {
   absl::Status Adopt(const Decision& decision);
   bool HoldsLine(const Holding& holding, ServerIndex place) const;
   bool AwaitsFormer() const;
+  TimePoint FormerAwaitedUntil() const;
   void TakeUpServers();
   bool HashesAgree();
   void OnKeptDecisions(ServerState& server, const KeptDecisions& kept);
@@ -421,7 +423,7 @@ struct Chief::Impl {
   bool layout_due = false;               // and nothing binds
   bool switching = false;                // the servers have been told of the new layout, and not all have answered
   TimePoint next_move{};                 // not before, after one that was given up
-  std::vector<Incarnation> failed_move;  // who was to have the stripes, where it failed
+  std::vector<std::string> failed_move;  // who was to have the stripes, where it failed
   TimePoint next_failed_move{};          // not before: of the same once more
   Duration failed_move_pause{};
   TimePoint next_farewell{};               // not before: of servers that all leave

@@ -79,7 +79,7 @@ WaitingEnd Chief::Impl::WaitingUntil() const {
       const bool all = std::all_of(servers.begin(), servers.end(), present);
       const bool some = std::any_of(servers.begin(), servers.end(), present);
       if (AwaitsFormer()) {
-        return {started + kFormerMayReturn, "all go back to the last checkpoint", "they come"};
+        return {FormerAwaitedUntil(), "all go back to the last checkpoint", "they come"};
       }
       if (had_layout && some && !all && replace_until < phase_deadline) {
         return {replace_until, "the job goes on with the servers that are here", "they come"};

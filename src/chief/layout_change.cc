@@ -139,14 +139,14 @@ std::optional<std::vector<Incarnation>> Chief::Impl::WantedLayout() const {
 
 // Looks whether the layout is to be another, and does the next thing for it.
 void Chief::Impl::ChangeLayout() {
-  if (move && move->filling) {
+  const bool leaving = std::any_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.leaving; });
+  std::optional<std::vector<Incarnation>> wanted;
+  if (leaving || target_servers) wanted = WantedLayout();
+  if (move && move->filling && wanted == move->members) {
     if (move->filled.size() == move->members.size()) SwitchLayout();
     return;
   }
   layout_next = layout_due = false;
-  const bool leaving = std::any_of(servers.begin(), servers.end(), [](const ServerState& s) { return s.leaving; });
-  std::optional<std::vector<Incarnation>> wanted;
-  if (leaving || target_servers) wanted = WantedLayout();
   if (move && wanted != move->members) {
     DropMove();
     Say(absl::StrCat("layout ", newest_layout.value(), " is not wanted any more"));
@@ -158,7 +158,7 @@ void Chief::Impl::ChangeLayout() {
     return;
   }
   if (!move) {
-    if (now >= (*wanted == failed_move ? next_failed_move : next_move)) BeginMove(*std::move(wanted));
+    if (now >= (NamesOf(*wanted) == failed_move ? next_failed_move : next_move)) BeginMove(*std::move(wanted));
     return;
   }
   if (!move->ready) {
@@ -276,7 +276,9 @@ void Chief::Impl::OnPrepared(const ServerState& server, const Prepared& prepared
   const auto& members = move->members;
   if (std::find(members.begin(), members.end(), server.incarnation) == members.end()) return;
   move->prepared.insert(server.incarnation);
-  if (move->filling) Send(server.session, Fill{move->layout, version()});  // the former may have been lost
+  if (!move->filling) return;
+  move->pieces.erase(server.incarnation);
+  Send(server.session, Fill{move->layout, version()});  // the former may have been lost
 }
 
 void Chief::Impl::OnFilled(const ServerState& server, const Filled& filled) {
@@ -340,6 +342,15 @@ bool Chief::Impl::PartOfMove(Incarnation server) const {
   return move && std::find(move->members.begin(), move->members.end(), server) != move->members.end();
 }
 
+std::vector<std::string> Chief::Impl::NamesOf(const std::vector<Incarnation>& members) {
+  std::vector<std::string> names;
+  for (Incarnation member : members) {
+    const ServerState* server = FindServer(member);
+    names.push_back(server == nullptr ? "" : server->name);
+  }
+  return names;
+}
+
 void Chief::Impl::AbandonMove(const std::string& reason) {
   if (!move) return;
   Say(absl::StrCat("layout ", move->layout.value(), " is given up: ", reason), LogLevel::kWarning);
@@ -349,9 +360,9 @@ void Chief::Impl::AbandonMove(const std::string& reason) {
 
 // As AbandonMove, because it did not succeed.
 void Chief::Impl::FailMove(const std::string& reason) {
-  const bool again = move->members == failed_move;
-  failed_move_pause = again ? std::min(2 * failed_move_pause, kLongestMovePause) : kMovePause;
-  failed_move = move->members;
+  std::vector<std::string> names = NamesOf(move->members);
+  failed_move_pause = names == failed_move ? std::min(2 * failed_move_pause, kLongestMovePause) : kMovePause;
+  failed_move = std::move(names);
   next_failed_move = now + failed_move_pause;
   AbandonMove(absl::StrCat(reason, "; it is not tried again for ", ToSeconds(failed_move_pause), " s"));
 }
@@ -364,8 +375,8 @@ void Chief::Impl::ForgetFailedMoves() {
 
 void Chief::Impl::OnServerLeave(ServerState& server, const Leave& leave) {
   if (leave.after_ticket && InLayout(server)) {
-    ForgetFailedMoves();
     if (std::exchange(server.leaving, true)) return;
+    ForgetFailedMoves();
     return Say(absl::StrCat(server.name, " wants to leave: ", leave.reason));
   }
   if (leave.after_ticket) {
@@ -403,9 +414,9 @@ void Chief::Impl::EndSpare(Incarnation incarnation, const std::string& reason, b
     Say(absl::StrCat(spare->name, " at ", spare->address, ", which held nothing, is lost: ", reason),
         LogLevel::kWarning);
   }
-  const std::string name = spare->name;
+  const std::string gone = absl::StrCat(spare->name, " is gone");
+  if (PartOfMove(incarnation)) move->filling ? FailMove(gone) : AbandonMove(gone);
   spares.erase(spare);
-  if (PartOfMove(incarnation)) AbandonMove(absl::StrCat(name, " is gone"));
 }
 
 OrderReply Chief::Impl::OnDrainServer(const std::string& name) {
@@ -427,6 +438,7 @@ OrderReply Chief::Impl::OnDrainServer(const std::string& name) {
   if (NoServerStays(name)) {
     return {false, absl::StrCat(name, " is the last server; start another one first"), false};
   }
+  ForgetFailedMoves();
   OnServerLeave(*server, Leave{"evenkeel drain", true});
   return {true, absl::StrCat(name, " leaves once its stripes have moved to others", kAskAgain), false};
 }

@@ -23,7 +23,7 @@ double Mean(const List& list) {
 std::string Chief::Impl::MissingMembers() const {
   std::vector<std::string> missing;
   for (const ServerState& server : servers) {
-    if (AwaitsFormer() && !HoldsLine(server.holding, PlaceOf(server))) {
+    if (AwaitsFormer() && server.holding == Holding{}) {
       missing.push_back(absl::StrCat("the former ", server.name));
     } else if (server.incarnation == Incarnation{}) {
       missing.push_back(server.name);

@@ -42,7 +42,9 @@ void Chief::Impl::ClaimName(SessionId session, Join& join, Incarnation holder) {
   }
   if (claim.session == SessionId{}) {
     claim.counted = now;
-    claim.until = now + (join.role == Role::kPs ? membership.ps_timeout : membership.join_timeout);
+    // In any case beyond a lease that is not renewed.
+    claim.until = std::max(now + (join.role == Role::kPs ? membership.ps_timeout : membership.join_timeout),
+                           now + membership.lease + std::chrono::seconds(1));
     Say(absl::StrCat("another process came as ", join.name, "; incarnation ", holder.value(),
                      " has that name and is connected: its stream or its lease must end first"),
         LogLevel::kWarning);

@@ -155,16 +155,22 @@ bool Chief::Impl::HoldsLine(const Holding& holding, ServerIndex place) const {
          holding.decided.generation == generation;
 }
 
-// Of a restarted chief: some of the seated hold what the log goes on from, others do not. Those who did may be on their
-// way back, where another process with the name was faster.
+// Of a restarted chief, whose job's processes live on: a server that is seated holds nothing. The one that held what
+// the log goes on from may be on its way back, where another process with the name was faster.
 bool Chief::Impl::AwaitsFormer() const {
-  if (phase != Phase::kGathering || !recovering || now >= started + kFormerMayReturn) return false;
-  std::size_t hold = 0;
+  if (phase != Phase::kGathering || !recovering || tensors.empty() || now >= FormerAwaitedUntil()) return false;
+  bool lives_on = members_came_back, empty = false;
   for (const ServerState& server : servers) {
     if (server.incarnation == Incarnation{}) return false;
-    hold += HoldsLine(server.holding, PlaceOf(server)) ? 1 : 0;
+    lives_on |= HoldsLine(server.holding, PlaceOf(server));
+    empty |= server.holding == Holding{};
   }
-  return hold > 0 && hold < servers.size();
+  return lives_on && empty;
+}
+
+// Long before the wait for servers is over.
+TimePoint Chief::Impl::FormerAwaitedUntil() const {
+  return started + std::min(kFormerMayReturn, options.experiment.membership.ps_timeout / 2);
 }
 
 // All servers are there: do they hold the log's line, and more of it than the log?

@@ -31,7 +31,7 @@ void Chief::Impl::OnServerJoin(SessionId session, Join& join) {
   }
   const bool restarted = phase == Phase::kGathering && recovering;
   if (restarted && server != nullptr && server->incarnation != Incarnation{} && InLayout(*server) &&
-      HoldsLine(join.holding, PlaceOf(*server)) && !HoldsLine(server->holding, PlaceOf(*server))) {
+      HoldsLine(join.holding, PlaceOf(*server)) && server->holding == Holding{}) {
     // It is the member; whoever came first has its name, but nothing that the log goes on from.
     Say(absl::StrCat(server->name, " at ", server->address,
                      " gives way: another process holds what the log goes on from"),

@@ -287,9 +287,10 @@ void PsProcess::OnChiefClosed(std::uint64_t connection, const absl::Status& stat
 
 void PsProcess::LoseChief(TimePoint since, const absl::Status& status) {
   const TimePoint now = clock_.Now();
-  if (joined_) {
-    away_since_ = since;
-    away_since_wall_ = clock_.WallNow() - std::chrono::duration_cast<WallTime::duration>(now - since);
+  if (joined_ || away_since_ > now) {  // or before it has answered, as it had said that it would
+    const TimePoint from = std::min(since, now);
+    away_since_ = from;
+    away_since_wall_ = clock_.WallNow() - std::chrono::duration_cast<WallTime::duration>(now - from);
     next_waiting_line_ = now;
   }
   if (!status.ok()) away_reason_ = std::string(status.message());

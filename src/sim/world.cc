@@ -294,7 +294,7 @@ void World::Weigh() {
 // It commits what it had never come to before.
 bool World::GetsOn() const {
   const TimePoint now = scheduler_.now();
-  return !finished_ && tally_.furthest_at != kNever && now <= tally_.furthest_at + kGetsOnWithin &&
+  return !finished_ && !stops_for_good_ && tally_.furthest_at != kNever && now <= tally_.furthest_at + kGetsOnWithin &&
          now <= deadline_ + kEndsWithinAtMost - kEndsWithin;
 }
 

@@ -38,6 +38,11 @@ void CheckExact(FakeCluster& cluster) {
   for (const auto& [epoch, samples] : spent) REQUIRE(samples == 6000);
 }
 
+std::ptrdiff_t MovesGivenUp(const FakeCluster& cluster) {
+  return std::count_if(cluster.lines().begin(), cluster.lines().end(),
+                       [](const std::string& line) { return absl::StrContains(line, " is given up: "); });
+}
+
 const std::string kModes[] = {"train.sync.mode=bsp", "train.sync.mode=asp", "train.sync.mode=ssp"};
 
 }  // namespace
@@ -162,16 +167,57 @@ TEST_CASE("a move that never succeeds is tried less and less often, until anothe
   cluster.RunUntil([&] { return cluster.commits().size() >= 5; });
   cluster.SetFillError("the link is too slow");
   REQUIRE(cluster.Order(Drain{"ps:0"}).accepted);
-  const auto tries = [&] {
-    return std::count_if(cluster.lines().begin(), cluster.lines().end(),
-                         [](const std::string& line) { return absl::StrContains(line, " is given up: "); });
-  };
   const TimePoint ordered = cluster.now();
   cluster.RunUntil([&] { return cluster.now() - ordered > std::chrono::seconds(60); });
-  CHECK(tries() == 5);  // after 0, 2, 6, 14 and 30 s
+  CHECK(MovesGivenUp(cluster) == 5);  // after 0, 2, 6, 14 and 30 s
   REQUIRE(cluster.Order(Scale{1}).accepted);
   cluster.RunUntil([&] { return cluster.now() - ordered > std::chrono::seconds(62); });
-  CHECK(tries() == 6);
+  CHECK(MovesGivenUp(cluster) == 6);
+}
+
+TEST_CASE("an order calls off a move whose places are being filled", "[chief]") {
+  FakeCluster cluster(Options(""));
+  cluster.RunUntil([&] { return cluster.commits().size() >= 5; });
+  REQUIRE(cluster.Order(Scale{3}).accepted);
+  cluster.HoldFilled(true);
+  cluster.StartServer(2);
+  const auto filling = [&] {
+    return absl::StrContains(cluster.chief().StatusJson(cluster.now()), "ps:2's new stripes");
+  };
+  cluster.RunUntil(filling);
+  REQUIRE(filling());
+  const std::size_t before = cluster.commits().size();
+  REQUIRE(cluster.Order(Scale{2}).accepted);
+  cluster.RunUntil([&, at = cluster.now()] {
+    return cluster.commits().size() > before + 2 || cluster.now() - at > std::chrono::seconds(3);
+  });
+  CHECK(cluster.commits().size() > before + 2);
+  cluster.ReleaseFilled();
+  REQUIRE(cluster.Run());
+  CheckExact(cluster);
+  CHECK(Names(cluster.layouts().back()) == std::vector<std::string>{"ps:0", "ps:1"});
+}
+
+TEST_CASE("a move that a newcomer's end makes fail is tried less and less often, too", "[chief]") {
+  FakeClusterOptions options = Options("train.epochs=20");
+  options.timed = true;
+  FakeCluster cluster(options);
+  for (int i = 0; i < options.workers; ++i) cluster.SetSpeed(i, 0, 0.5);
+  cluster.RunUntil([&] { return cluster.commits().size() >= 5; });
+  cluster.HoldFilled(false);
+  REQUIRE(cluster.Order(Scale{3}).accepted);
+  const TimePoint ordered = cluster.now();
+  std::ptrdiff_t deaths = 0;
+  cluster.StartServer(2);
+  while (cluster.now() - ordered < std::chrono::seconds(60)) {
+    cluster.StepOnce();
+    if (MovesGivenUp(cluster) < deaths) continue;
+    if (!absl::StrContains(cluster.chief().StatusJson(cluster.now()), "ps:2's new stripes")) continue;
+    cluster.DisconnectServer(2);  // killed by the kernel, say; another process takes its name
+    cluster.StartServer(2);
+    ++deaths;
+  }
+  CHECK(deaths == 5);  // after 0, 2, 6, 14 and 30 s
 }
 
 TEST_CASE("a place may take any time to fill as long as more of it comes", "[chief]") {
