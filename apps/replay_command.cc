@@ -12,6 +12,7 @@
 #include "commands.h"
 #include "evenkeel/checkpoint/checkpoint.h"
 #include "evenkeel/core/clock.h"
+#include "evenkeel/core/plural.h"
 #include "evenkeel/core/status.h"
 #include "evenkeel/replay/replay.h"
 #include "nlohmann/json.hpp"
@@ -54,7 +55,7 @@ std::string Verdict(const ReplayReport& report) {
   if (!report.agrees()) return absl::StrCat("DIFFERS in ", report.differences_found, " points, the first:");
   if (report.checkpoints.empty()) return "agrees in every loss; there was no checkpoint to compare parameters with";
   if (report.commits_bit_for_bit == report.commits) {
-    return absl::StrCat("agrees bit for bit with ", report.checkpoints.size(), " checkpoints");
+    return absl::StrCat("agrees bit for bit with ", Counted(report.checkpoints.size(), "checkpoint"));
   }
   return absl::StrFormat(
       "agrees with %d checkpoints, bit for bit up to %d of %d commits, then within a tolerance of %g",

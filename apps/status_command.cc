@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "commands.h"
 #include "evenkeel/config/cluster.h"
 #include "evenkeel/core/mutex.h"
@@ -61,6 +62,7 @@ class Watch {
       const TimePoint now = clock.Now();
       if (answer.ok()) {
         answered = now;
+        away_ = false;
         Show(*answer, now);
         if (const std::string end = EndStatus(*answer); !end.empty()) {
           return Ended(end, CodeOfEnd(end));
@@ -70,6 +72,9 @@ class Watch {
       } else if (now - answered >= timeout) {
         display_.Finish();
         return Told(answer.status());
+      } else if (!std::exchange(away_, true) && !options_.json) {
+        display_.Say(absl::StrFormat("no answer: %s; ends in %.0f s unless the chief comes back",
+                                     std::string(answer.status().message()), ToSeconds(answered + timeout - now)));
       }
       MutexLock lock(mutex_);
       const TimePoint next = asked + FromSeconds(options_.interval_seconds);
@@ -100,6 +105,7 @@ class Watch {
   const Options& options_;
   Display display_;
   MembershipNews news_;
+  bool away_ = false;  // the chief; said
   Mutex mutex_;
   CondVar changed_;
   bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;

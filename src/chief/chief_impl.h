@@ -355,9 +355,10 @@ struct Chief::Impl {
   // The same, but one text for all of a move of stripes: what is said when it changes.
   std::string WaitingToSay() const;
   WaitingEnd WaitingUntil() const;
-  // Workers without a connection, where nothing goes on before their updates come or their leases end: of the status,
-  // for it looks at every update.
-  std::pair<std::string, WaitingEnd> WaitingForAway() const;
+  // Members without a connection, or silent, where nothing goes on before they answer or their leases end: of the
+  // status, for it looks at every update.
+  std::pair<std::string, WaitingEnd> WaitingForAway(TimePoint at) const;
+  bool SeemsAway(SessionId session, Incarnation member, TimePoint at) const;
   nlohmann::json NoiseJson() const;
   double SecondsLeft() const;
   void AddMembers(nlohmann::json& status, TimePoint at) const;

@@ -249,14 +249,31 @@ void Chief::Impl::AddMembers(nlohmann::json& json, TimePoint at) const {
   }
 }
 
-std::pair<std::string, WaitingEnd> Chief::Impl::WaitingForAway() const {
+// Without a connection, or silent for longer than its renewals have between them.
+bool Chief::Impl::SeemsAway(SessionId session, Incarnation member, TimePoint at) const {
+  const MembershipConfig& membership = options.experiment.membership;
+  const TimePoint until = leases.Until(member);
+  return session == SessionId{} || (until != kNever && until - at < membership.lease - membership.renew * 5 / 2);
+}
+
+std::pair<std::string, WaitingEnd> Chief::Impl::WaitingForAway(TimePoint at) const {
   if (phase != Phase::kRunning) return {};
   std::vector<std::string> names;
   TimePoint until = kNever;
+  const bool stands_still = !last_commit_at || at - *last_commit_at >= options.experiment.membership.renew * 5 / 2;
+  for (const ServerState& server : servers) {
+    if (!stands_still || !SeemsAway(server.session, server.incarnation, at)) continue;
+    names.push_back(server.name);
+    until = std::min(until, leases.Until(server.incarnation));
+  }
+  if (!names.empty()) {
+    return {absl::StrJoin(names, ", "), WaitingEnd{until, "all go back to the last checkpoint", "they answer"}};
+  }
   for (const auto& [id, update] : undecided.updates()) {
     if (update.staged_everywhere()) continue;
     const WorkerState* worker = workers.Find(update.share.worker);
-    if (worker == nullptr || worker->session != SessionId{}) return {};  // it goes on with this one
+    if (worker == nullptr || !SeemsAway(worker->session, worker->incarnation, at))
+      return {};  // it goes on with this one
     names.push_back(worker->name);
     until = std::min(until, leases.Until(worker->incarnation));
   }
@@ -275,7 +292,7 @@ std::string Chief::Impl::StatusJson(TimePoint at) const {
   json["reason"] = end_reason;
   std::string waiting_for = phase == Phase::kEnded ? "" : WaitingFor();
   WaitingEnd waiting_end = waiting_for.empty() ? WaitingEnd{} : WaitingUntil();
-  if (waiting_for.empty()) std::tie(waiting_for, waiting_end) = WaitingForAway();
+  if (waiting_for.empty()) std::tie(waiting_for, waiting_end) = WaitingForAway(at);
   json["waiting_for"] = waiting_for;
   const bool ends = waiting_end.at != kNever;
   json["waiting_seconds_left"] = ends ? Json(std::max(0.0, ToSeconds(waiting_end.at - at))) : Json(nullptr);

@@ -276,6 +276,10 @@ void Chief::Impl::EndStopped(const std::string& why) {
     }
   }
   if (lost == 0 || !failure.ok()) return EndJob(failure);
+  if (durable) {  // what the summary says is what survives
+    if (absl::Status status = LoadState(*durable); !status.ok()) return Fail(std::move(status));
+    samples_rolled_back += lost;
+  }
   const Manifest* const last = durable ? &*durable : options.resume ? &*options.resume : nullptr;
   Fail(absl::InternalError(absl::StrCat(end_reason, ": what was trained after ",
                                         last ? CheckpointName(last->version) : "the start", ", ", lost,
@@ -286,7 +290,9 @@ void Chief::Impl::EndJob(absl::Status status) {
   phase = Phase::kEnded;
   phase_deadline = kNever;
   ended_at = now;
-  AppendLog(EndRecord{end_status, end_reason});
+  // A chief that took nothing up, as one that is refused for its seed, leaves the job as it had ended.
+  const bool keeps_end = !ledger && options.history.end;
+  AppendLog(keeps_end ? *options.history.end : EndRecord{end_status, end_reason});
   actions.push_back(SyncLogAction{});
   Say(absl::StrCat("job ", end_status, end_reason.empty() ? "" : ": ", end_reason));
   const TimePoint latest = now + options.experiment.membership.lease;

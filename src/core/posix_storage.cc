@@ -23,6 +23,10 @@ absl::StatusCode CodeOf(int error) {
     case ENOENT:
     case ENOTDIR:
       return absl::StatusCode::kNotFound;
+    case EISDIR:
+    case ESPIPE:
+    case ENAMETOOLONG:
+      return absl::StatusCode::kInvalidArgument;
     case EEXIST:
       return absl::StatusCode::kAlreadyExists;
     case EACCES:

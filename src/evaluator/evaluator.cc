@@ -142,7 +142,8 @@ absl::Status Evaluator::IdleEnd(Duration idle) const {
 absl::Status Evaluator::Alone() {
   TimePoint last_news = clock_.Now();
   std::optional<Version> seen;
-  LogInfo(absl::StrCat("following ", options_.model_dir));
+  LogInfo(absl::StrFormat("following %s until its final checkpoint, or nothing new comes for %.0f s",
+                          options_.model_dir, ToSeconds(EvalConfig().idle_timeout)));
   for (;;) {
     EK_RETURN_IF_ERROR(runner_.Look());
     // What appears between the look and the watch is found by the next look.

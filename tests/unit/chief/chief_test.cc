@@ -421,7 +421,9 @@ TEST_CASE("a stop that loses a server before the last checkpoint fails, and says
   REQUIRE(cluster.Run());
   CHECK_FALSE(cluster.end()->status.ok());
   CHECK(cluster.end()->summary.status == "failed");
-  const std::int64_t lost = cluster.end()->summary.samples_trained - kept;
+  CHECK(cluster.end()->summary.samples_trained == kept);  // what survives
+  CHECK(cluster.end()->summary.commits == 8);
+  const std::int64_t lost = cluster.end()->summary.samples_rolled_back;
   REQUIRE(lost > 0);
   CHECK(cluster.end()->summary.reason ==
         absl::StrCat("SIGTERM; ps:1 is lost before the last checkpoint was complete: what was trained after g1-c8, ",

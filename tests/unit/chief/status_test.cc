@@ -60,9 +60,11 @@ TEST_CASE("whoever has asked for the status is told of the end unasked", "[chief
   CHECK(Json::parse(last->json)["status"] == "stopped");
 }
 
-TEST_CASE("status names the worker without a connection that all others wait for, and until when", "[chief]") {
+TEST_CASE("status names the worker without a connection, or a silent one, that all others wait for, and until when",
+          "[chief]") {
+  const bool silent = GENERATE(false, true);
   for (const char* mode : {"bsp", "asp", "ssp"}) {
-    INFO(mode);
+    INFO(mode << (silent ? ", silent" : ""));
     FakeClusterOptions options;
     options.samples = 400;
     options.overrides =
@@ -77,7 +79,7 @@ TEST_CASE("status names the worker without a connection that all others wait for
                          [](const Json& worker) { return worker.at("name") == "worker:1" && worker.at("batch") > 0; });
     });
     CHECK(waits_for().empty());
-    cluster.DisconnectWorker(1);
+    silent ? cluster.PauseWorker(1, true) : cluster.DisconnectWorker(1);
     const TimePoint limit = cluster.now() + std::chrono::seconds(5);
     cluster.RunUntil([&] { return !waits_for().empty() || cluster.now() > limit; });
     CHECK(waits_for() == "worker:1");
@@ -90,6 +92,51 @@ TEST_CASE("status names the worker without a connection that all others wait for
     cluster.RunUntil([&] { return cluster.commits().size() > commits; });
     CHECK(waits_for().empty());
   }
+}
+
+TEST_CASE("status names a silent server that the job waits for, and what then", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 60000;
+  options.overrides = "membership.lease_ms=6000 membership.renew_ms=500 train.epochs=10";
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 5; });
+  cluster.KillServer(1);  // with its connection open
+  const TimePoint limit = cluster.now() + std::chrono::seconds(5);
+  cluster.RunUntil([&] { return Status(cluster).at("waiting_for") != "" || cluster.now() > limit; });
+  CHECK(Status(cluster).at("waiting_for") == "ps:1");
+  CHECK(Status(cluster).at("waiting_then") == "all go back to the last checkpoint");
+  CHECK(Status(cluster).at("waiting_seconds_left").get<double>() < 6);
+}
+
+TEST_CASE("a chief that takes nothing up leaves the job as it had ended", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 100000;
+  options.overrides = "train.max_commits=12";
+  FakeCluster first(options);
+  REQUIRE(first.Run());
+  REQUIRE(first.end()->summary.status == "finished");
+  ChiefOptions again = Again(first, options.workers);
+  auto other = ParseExperiment(first.manifests().back().experiment_json, "other", {"train.seed=99"});
+  REQUIRE(other.ok());
+  again.experiment = *other;
+  Chief chief(std::move(again));
+  ChiefActions actions = chief.Start(first.now(), 1700000000000);
+  Message join = JoinOfWorker(first);
+  join.envelope.spec_hash = other->spec_hash;
+  for (ChiefAction& action : chief.OnMessage(SessionId(9), std::move(join), first.now())) {
+    actions.push_back(std::move(action));
+  }
+  std::optional<EndRecord> end;
+  bool failed = false;
+  for (const ChiefAction& action : actions) {
+    if (const auto* append = std::get_if<AppendLogAction>(&action)) {
+      if (const auto* record = std::get_if<EndRecord>(&append->record)) end = *record;
+    }
+    if (const auto* ended = std::get_if<EndAction>(&action)) failed = !ended->status.ok();
+  }
+  CHECK(failed);
+  REQUIRE(end);
+  CHECK(end->status == "finished");
 }
 
 TEST_CASE("below workers_min status and line say until when the job waits, and no rate is shown", "[chief]") {
@@ -169,11 +216,12 @@ TEST_CASE("a restarted chief tells the true step at once, awaits nobody who had 
                         "SIGTERM; ps:0, ps:1 did not come within 10.0 s before the last checkpoint was complete: what "
                         "was trained after g1-c30, 420 samples, is lost"));
   const Summary& summary = end->summary;
-  CHECK(summary.commits == 37);
-  CHECK(summary.samples_trained == before.at("samples_trained").get<std::int64_t>());
+  CHECK(summary.commits == 30);  // what survives
+  CHECK(summary.samples_trained == before.at("samples_trained").get<std::int64_t>() - 420);
+  CHECK(summary.samples_rolled_back == 420);
   CHECK(summary.wall_seconds == Approx(first.commits().back().training_seconds));
   CHECK(summary.wall_seconds > 0);
-  CHECK(summary.examples_per_second == Approx(static_cast<double>(summary.samples_trained) / summary.wall_seconds));
+  CHECK(summary.examples_per_second == Approx(before.at("samples_trained").get<double>() / summary.wall_seconds));
   std::int64_t samples = 0;
   for (const WorkerSummary& worker : summary.workers) samples += worker.samples;
   CHECK(samples == summary.samples_trained);
