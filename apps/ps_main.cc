@@ -1,6 +1,7 @@
 // evenkeel-ps: holds a part of the parameters and their optimizer slots.
 #include <algorithm>
 
+#include "evenkeel/core/background.h"
 #include "evenkeel/core/status.h"
 #include "evenkeel/runtime/ps_runner.h"
 #include "evenkeel/transport/transports.h"
@@ -22,6 +23,7 @@ absl::Status Run(const RoleSetup& setup, StopSource& stop) {
   ps.chief_timeout = setup.experiment->membership.chief_timeout;
   ps.stop_grace = setup.experiment->membership.drain;
   ps.threads = setup.threads;
+  ps.on_left = RunInBackground;
   const std::unique_ptr<Transport> transport = MakeTransport(ToTransportOptions(setup.options.data_paths));
   return ListenErrorIsInput(RunPs(ps, *transport, Storage::Posix(), Clock::Real(), stop));
 }

@@ -1,6 +1,7 @@
 // evenkeel-worker: reads samples, computes gradients, stages them on every server.
 #include <memory>
 
+#include "evenkeel/core/background.h"
 #include "evenkeel/core/status.h"
 #include "evenkeel/transport/transports.h"
 #include "evenkeel/worker/experiment_fetch.h"
@@ -23,8 +24,8 @@ absl::Status Run(const RoleSetup& setup, StopSource& stop) {
                                          FromSeconds(setup.options.chief_timeout_seconds));
   if (absl::IsCancelled(experiment.status())) return absl::OkStatus();  // told to stop before it had begun
   EK_RETURN_IF_ERROR(experiment.status());
-  const WorkerOptions worker{*std::move(experiment), setup.name,         setup.index,
-                             setup.chief_address,    setup.options.data, setup.threads};
+  const WorkerOptions worker{*std::move(experiment), setup.name,    setup.index,    setup.chief_address,
+                             setup.options.data,     setup.threads, RunInBackground};
   return RunWorker(worker, *transport, Clock::Real(), stop);
 }
 

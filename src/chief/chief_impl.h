@@ -169,6 +169,7 @@ struct Chief::Impl {
   double WeightOf(const std::string& worker) const;
   std::size_t ListedPlace(const std::string& worker) const;
   std::int64_t ExpectedBatch(const WorkerState& worker) const;
+  std::vector<std::int64_t> LikelyLater(const WorkerState& worker, std::int64_t first) const;
   void WelcomeWorker(const WorkerState& worker);
   void ResumeWorkerSession(const WorkerState& worker);
   void AdmitReady();

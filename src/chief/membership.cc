@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -278,6 +279,23 @@ std::int64_t Chief::Impl::ExpectedBatch(const WorkerState& worker) const {
   return std::max<std::int64_t>(1, std::llround(static_cast<double>(total) * std::min(share, 1.0)));
 }
 
+// Where a worker leaves or joins, the others' batches become these: who is ready for them costs nobody a wait.
+std::vector<std::int64_t> Chief::Impl::LikelyLater(const WorkerState& worker, std::int64_t first) const {
+  if (!options.batch_sizes.empty() || !options.experiment.batching.speeds.empty()) return {};
+  const std::size_t known = first_grant_done ? static_cast<std::size_t>(workers.training()) + (worker.rank ? 0 : 1)
+                                             : std::max(options.listed_workers.size(), workers.size());
+  const std::int64_t total = global_batch.size();
+  std::set<std::int64_t> sizes;
+  for (std::int64_t members = static_cast<std::int64_t>(known) - 1; members <= static_cast<std::int64_t>(known) + 1;
+       ++members) {
+    if (members < 1 || members > total) continue;
+    sizes.insert(total / members);
+    if (total % members > 0) sizes.insert(total / members + 1);
+  }
+  sizes.erase(first);
+  return {sizes.begin(), sizes.end()};
+}
+
 void Chief::Impl::WelcomeWorker(const WorkerState& worker) {
   Welcome welcome{worker.incarnation,
                   job_id,
@@ -290,6 +308,7 @@ void Chief::Impl::WelcomeWorker(const WorkerState& worker) {
                   options.experiment.train.seed};
   welcome.servers = ServerAddresses();
   welcome.likely_samples = ExpectedBatch(worker);
+  welcome.likely_later = LikelyLater(worker, welcome.likely_samples);
   Send(worker.session, std::move(welcome));
   if (!move) return;
   move->connected.erase(worker.incarnation);  // a Welcome takes the streams back

@@ -225,6 +225,7 @@ void Map(D& d, In<D, Welcome> m, Out<D, pb::Welcome> p) {
   EK_VALUE(bucket_bytes);
   EK_VALUE(seed);
   EK_VALUE(likely_samples);
+  EK_VALUES(likely_later);
 }
 template <class D>
 void Map(D& d, In<D, Admitted> m, Out<D, pb::Admitted> p) {

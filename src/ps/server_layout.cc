@@ -166,7 +166,7 @@ void Server::OnLeaveNow(const LeaveNow& order) {
   Say(LogLevel::kInfo, absl::StrCat("leaves: ", order.reason));
   ToChief(Leave{order.reason});
   actions_.push_back(Finish{absl::OkStatus()});
-  ended_ = true;
+  ended_ = released_ = true;
 }
 
 }  // namespace evenkeel::ps

@@ -493,6 +493,12 @@ absl::Status PsProcess::Run(StopSource& stop) {
     timer_wakes_ = TimePoint::min();
   }
   stop.Unsubscribe(subscription);
+  bool left = false;
+  {
+    MutexLock lock(mutex_);
+    left = server_.released();
+  }
+  if (left && options_.on_left) options_.on_left();
   Shutdown();
   MutexLock lock(mutex_);
   absl::Status result = *std::move(result_);

@@ -1,6 +1,7 @@
 // The first step of a process makes memory and kernels. A worker has taken one before it is admitted, so that the
 // others do not wait for it.
 #include <algorithm>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "evenkeel/core/log.h"
@@ -13,12 +14,14 @@ namespace {
 constexpr std::int64_t kFewSamples = 8;
 constexpr Duration kLongest =
     std::chrono::seconds(2);  // as the few foretell; a slower machine learns it in its first step
+constexpr std::size_t kMostSizes = 8;
+constexpr Duration kShortStep = std::chrono::milliseconds(50);
 constexpr Duration kSendsEnd = std::chrono::seconds(5);  // those of the life before
 
 }  // namespace
 
 // What it computes goes nowhere: on whatever the parameters' memory holds, into gradients that no update is.
-absl::Status Worker::WarmUp(std::int64_t samples) {
+absl::Status Worker::WarmUp(std::int64_t samples, const std::vector<std::int64_t>& later) {
   samples = std::min(samples, data_.dataset->size());
   if (samples < 1 || samples == warm_samples_) return absl::OkStatus();
   if (!buffers_->BeginStep(clock_.Now() + kSendsEnd)) return absl::OkStatus();
@@ -46,6 +49,14 @@ absl::Status Worker::WarmUp(std::int64_t samples) {
   warm_samples_ = samples;
   sizes_seen_.Add(samples);
   LogDebug(absl::StrFormat("warm: a batch of %d takes %.3g ms the first time", samples, ToSeconds(took) * 1e3));
+  // Kernels for another size take a millisecond, which is much of a short step and nothing of a long one.
+  if (took > kShortStep) return absl::OkStatus();
+  for (std::size_t i = 0; i < std::min(later.size(), kMostSizes); ++i) {
+    const std::int64_t size = later[i];
+    if (size < 1 || size > MemorySamples() || size > data_.dataset->size()) continue;
+    EK_RETURN_IF_ERROR(step(size).status());
+    sizes_seen_.Add(size);
+  }
   return absl::OkStatus();
 }
 

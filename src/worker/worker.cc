@@ -274,7 +274,7 @@ absl::Status Worker::Connect() {
                        " and takes a step for nothing"));
   EK_RETURN_IF_ERROR(Divide(welcome, /*renewed=*/true));
   EK_RETURN_IF_ERROR(TimeMyself());
-  EK_RETURN_IF_ERROR(WarmUp(welcome.likely_samples));
+  EK_RETURN_IF_ERROR(WarmUp(welcome.likely_samples, welcome.likely_later));
   return WaitFor("the servers", kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stop_asked_ || AllUp(); });
 }
 

@@ -63,7 +63,7 @@ class Worker {
   // --- the step loop's thread
   absl::Status OpenModel();
   absl::Status Connect();
-  absl::Status WarmUp(std::int64_t samples);
+  absl::Status WarmUp(std::int64_t samples, const std::vector<std::int64_t>& later);
   absl::Status Loop();
   absl::Status Step(const Ticket& ticket);
   void BeginPull(TimePoint when) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

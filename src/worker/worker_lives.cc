@@ -84,6 +84,7 @@ absl::Status Worker::LeaveInOrder() {
   session_->Leave(reason, options_.experiment.membership.drain);
   const absl::Status status =
       WaitFor("the chief's goodbye", clock_.Now() + options_.experiment.membership.drain, [] { return false; });
+  if (options_.on_left) options_.on_left();
   return absl::IsDeadlineExceeded(status) ? absl::OkStatus() : status;
 }
 

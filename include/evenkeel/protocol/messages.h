@@ -159,6 +159,8 @@ struct Welcome {
   std::int64_t bucket_bytes = 0;
   std::uint64_t seed = 0;
   std::int64_t likely_samples = 0;  // of its first batch, about; 0: not known
+  // Of later ones, were a worker more or fewer here: a few.
+  std::vector<std::int64_t> likely_later;
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 

@@ -222,6 +222,8 @@ class Server {
   // How often the chief wants a Renew; 0 before the first Welcome.
   bool welcomed() const { return welcomed_; }
   bool ended() const { return ended_; }
+  // Its stripes are with others.
+  bool released() const { return released_; }
   Version published() const { return published_; }
   // For Join: what a chief that was started again can go on with.
   Holding Holds() const;
@@ -401,6 +403,7 @@ class Server {
   const ServerOptions options_;
   Actions actions_;
   bool ended_ = false;
+  bool released_ = false;
   bool fenced_itself_ = false;
 
   // Who we are.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -34,6 +35,8 @@ struct PsOptions {
   Duration stop_grace = std::chrono::seconds(5);
   int threads = 1;
   std::uint64_t nonce = 0;  // 0: drawn
+  // Its stripes are with others, and the job goes on without it; what follows is the end of the process. May be null.
+  std::function<void()> on_left;
 };
 
 // A fenced server (its lease ended, as after a long pause) joins again as a new incarnation, which holds nothing.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -19,6 +20,8 @@ struct WorkerOptions {
   std::string chief_address;  // "host:port"
   std::string data_folder;    // stands in for EVENKEEL_DATA where that is not set
   int threads = 1;            // of the compute backend
+  // It has left in good order, and the job goes on without it; what follows is the end of the process. May be null.
+  std::function<void()> on_left;
 };
 
 // Trains until the job ends (ok), a stop is asked for (finishes its update or gives it back, leaves, ok), or it fails.

@@ -1,6 +1,7 @@
 // Workers that come and go in good order: leaves, orders to leave, second lives, places.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <set>
 #include <variant>
 
@@ -215,6 +216,27 @@ TEST_CASE("a worker makes itself ready for the batch that its first ticket has",
   cluster.LeaveWorker(leaving);
   cluster.RunUntil([&] { return cluster.commits().back().decision.updates.size() == 2; });
   check(cluster.StartWorker("another"));
+}
+
+TEST_CASE("a worker is told the batches that it has where one leaves or joins, and has them then", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 100000;
+  options.overrides = "train.global_batch_size=101";  // 34, 34, 33; with four 26 and 25, with two 51 and 50
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 4; });
+  std::map<int, std::set<std::int64_t>> ready;
+  for (int worker = 0; worker < 3; ++worker) {
+    const Welcome welcome = All<Welcome>(cluster.sent_to(worker)).front();
+    ready[worker].insert(welcome.likely_samples);
+    ready[worker].insert(welcome.likely_later.begin(), welcome.likely_later.end());
+    CHECK(ready[worker] == std::set<std::int64_t>{25, 26, 33, 34, 50, 51});
+    CHECK(std::count(welcome.likely_later.begin(), welcome.likely_later.end(), welcome.likely_samples) == 0);
+  }
+  cluster.LeaveWorker(2);
+  cluster.RunUntil([&] { return cluster.commits().back().decision.updates.size() == 2; });
+  for (int worker = 0; worker < 2; ++worker) {
+    CHECK(ready[worker].contains(TotalSize(All<Ticket>(cluster.sent_to(worker)).back().positions)));
+  }
 }
 
 TEST_CASE("a worker that joins in bsp makes nobody read input for nothing, and reads its own ahead", "[chief]") {
