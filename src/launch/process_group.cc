@@ -15,7 +15,9 @@
 #include <cstring>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "evenkeel/core/status.h"
@@ -290,6 +292,20 @@ void ProcessGroup::Kill() {
   }
 }
 
+namespace {
+
+// The last line that says " E " after its date and time, as logs of ours do.
+std::string LastError(const std::string& text) {
+  constexpr std::size_t kTimeBytes = 23;
+  std::string found;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (line.size() > kTimeBytes && absl::StartsWith(line.substr(kTimeBytes), " E ")) found = std::string(line);
+  }
+  return found;
+}
+
+}  // namespace
+
 std::string LastLines(const std::string& path, int lines, std::int64_t from) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file || lines < 1) return "";
@@ -302,8 +318,10 @@ std::string LastLines(const std::string& path, int lines, std::int64_t from) {
   while (!text.empty() && text.back() == '\n') text.pop_back();
   std::size_t at = text.size();
   for (int i = 0; i < lines && at != std::string::npos && at > 0; ++i) at = text.rfind('\n', at - 1);
-  if (at == 0) return text;
-  return at == std::string::npos ? text : text.substr(at + 1);
+  if (at == 0 || at == std::string::npos) return text;
+  const std::string tail = text.substr(at + 1);
+  const std::string error = LastError(text);
+  return error.empty() || absl::StrContains(tail, error) ? tail : absl::StrCat(error, "\n", tail);
 }
 
 }  // namespace evenkeel

@@ -90,8 +90,9 @@ class ProcessGroup {
   int wake_ = -1;                 // eventfd
 };
 
-// The last `lines` lines of a text file, of what follows its first `from` bytes, without a final newline; empty when
-// there is none. Reads at most 16 KiB.
+// The last `lines` lines of a text file, of what follows its first `from` bytes, without a final newline; before them
+// the last line that tells an error, where another process has written that many since. Empty when there is none. Reads
+// at most 16 KiB.
 std::string LastLines(const std::string& path, int lines, std::int64_t from = 0);
 
 }  // namespace evenkeel

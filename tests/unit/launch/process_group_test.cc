@@ -191,6 +191,10 @@ TEST_CASE("the last lines of a log are whole lines", "[launch][fast]") {
   CHECK(LastLines(path, 9, 4) == "two\nthree");
   CHECK(LastLines(path, 9, 14).empty());
   CHECK(LastLines(path, 9, 99).empty());
+  const std::string error = "2026-01-02 03:04:05.678 E chief:0 model_dir is in use";
+  std::ofstream(path) << "one\n" << error << "\ntwo\nthree\n";
+  CHECK(LastLines(path, 2) == error + "\ntwo\nthree");
+  CHECK(LastLines(path, 3) == error + "\ntwo\nthree");
   std::filesystem::remove_all(folder);
 }
 
