@@ -168,6 +168,7 @@ struct Chief::Impl {
   void OnRenew(SessionId session, const Envelope& envelope, const Renew& renew);
   double WeightOf(const std::string& worker) const;
   std::size_t ListedPlace(const std::string& worker) const;
+  std::int64_t ExpectedMembers(const WorkerState& worker) const;
   std::int64_t ExpectedBatch(const WorkerState& worker) const;
   std::vector<std::int64_t> LikelyLater(const WorkerState& worker, std::int64_t first) const;
   void WelcomeWorker(const WorkerState& worker);

@@ -261,12 +261,16 @@ double Chief::Impl::WeightOf(const std::string& worker) const {
   return batching.speeds.empty() ? 1 : Mean(batching.speeds);
 }
 
+// Who trains once this worker does, as far as that is known.
+std::int64_t Chief::Impl::ExpectedMembers(const WorkerState& worker) const {
+  if (first_grant_done) return workers.training() + (worker.rank ? 0 : 1);
+  return static_cast<std::int64_t>(std::max(options.listed_workers.size(), workers.size()));
+}
+
 // What its first ticket may have, by what is known before it is ready. Exact where it joins alone and batches are
 // equal: a worker that has made itself ready for 85 samples makes the others wait while it does so for 86.
 std::int64_t Chief::Impl::ExpectedBatch(const WorkerState& worker) const {
-  const std::size_t known = first_grant_done ? static_cast<std::size_t>(workers.training()) + (worker.rank ? 0 : 1)
-                                             : std::max(options.listed_workers.size(), workers.size());
-  const auto members = static_cast<std::int64_t>(std::max<std::size_t>(known, 1));
+  const std::int64_t members = std::max<std::int64_t>(ExpectedMembers(worker), 1);
   const std::int64_t total = global_batch.size();
   const bool by_size = !options.batch_sizes.empty(), by_speed = !options.experiment.batching.speeds.empty();
   if (!by_size && !by_speed) {
@@ -282,12 +286,10 @@ std::int64_t Chief::Impl::ExpectedBatch(const WorkerState& worker) const {
 // Where a worker leaves or joins, the others' batches become these: who is ready for them costs nobody a wait.
 std::vector<std::int64_t> Chief::Impl::LikelyLater(const WorkerState& worker, std::int64_t first) const {
   if (!options.batch_sizes.empty() || !options.experiment.batching.speeds.empty()) return {};
-  const std::size_t known = first_grant_done ? static_cast<std::size_t>(workers.training()) + (worker.rank ? 0 : 1)
-                                             : std::max(options.listed_workers.size(), workers.size());
+  const std::int64_t known = ExpectedMembers(worker);
   const std::int64_t total = global_batch.size();
   std::set<std::int64_t> sizes;
-  for (std::int64_t members = static_cast<std::int64_t>(known) - 1; members <= static_cast<std::int64_t>(known) + 1;
-       ++members) {
+  for (std::int64_t members = known - 1; members <= known + 1; ++members) {
     if (members < 1 || members > total) continue;
     sizes.insert(total / members);
     if (total % members > 0) sizes.insert(total / members + 1);

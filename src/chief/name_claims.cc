@@ -56,7 +56,7 @@ void Chief::Impl::ClaimName(SessionId session, Join& join, Incarnation holder) {
                         std::max<std::int64_t>(1, (claim.until - now) / std::chrono::milliseconds(1))});
 }
 
-// One that leaves may renew its lease as often as it likes.
+// Not called of one that leaves: it may renew its lease as often as it likes.
 void Chief::Impl::HolderRenewed(Role role, const std::string& name) {
   const auto at = claims.find({role, name});
   if (at == claims.end()) return;
