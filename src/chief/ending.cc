@@ -307,6 +307,11 @@ void Chief::Impl::EndJob(absl::Status status) {
   }
   for (const auto& [incarnation, worker] : workers) dismiss(worker.session, worker.name, leases.Until(incarnation));
   for (const auto& [session, join] : waiting) dismiss(session, join.name, latest);
+  // Who opens its data now would find no chief.
+  for (const auto& [name, since] : coming) {
+    const TimePoint until = since + options.experiment.membership.lease;
+    if (until > now) AwaitGoodbye(name, until);
+  }
   for (const auto& [holder, claim] : claims)
     Send(claim.session, JobEnd{end_status != "failed", end_status, end_reason});
   claims.clear();

@@ -89,6 +89,24 @@ TEST_CASE("after the end the chief is awaited by those who have not heard, as lo
   REQUIRE(cluster.chief().AwaitsUntil() == TimePoint::min());
 }
 
+TEST_CASE("a worker that has fetched the experiment just before the end is awaited and told", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 600;
+  options.overrides = "membership.lease_ms=2000 membership.renew_ms=500 train.global_batch_size=120";
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 4; });
+  cluster.chief().OnMessage(SessionId(999), Message{{}, ExperimentRequest{"late"}}, cluster.now());
+  const TimePoint asked = cluster.now();
+  REQUIRE(cluster.Run());
+  for (int i = 0; i < 500; ++i) cluster.StepOnce();
+  REQUIRE(cluster.chief().AwaitsUntil() == asked + std::chrono::seconds(2));
+  const bool comes = GENERATE(true, false);
+  if (!comes) return;  // and is awaited no longer than that
+  cluster.StartWorker("late");
+  for (int i = 0; i < 500; ++i) cluster.StepOnce();
+  REQUIRE(cluster.chief().AwaitsUntil() == TimePoint::min());
+}
+
 TEST_CASE("a job that runs out of workers fails with all that it has trained in a checkpoint", "[chief]") {
   FakeClusterOptions options;
   options.samples = 60000;
