@@ -69,7 +69,7 @@ void AddSupervisorOptions(CLI::App& app, int& max_restarts, double& monitor_seco
   app.add_option("--monitor-interval", monitor_seconds, "How often the job is asked how it stands")
       ->capture_default_str()
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.05, 3600.0));
+      ->check(Within(0.05, 3600.0));
 }
 
 void AddAgentCommand(CLI::App& app, Action& chosen) {
@@ -102,7 +102,7 @@ void AddAgentCommand(CLI::App& app, Action& chosen) {
   command->add_option("--grace", options->grace_seconds, "What a process has to leave in, before it is killed")
       ->capture_default_str()
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.0, 86400.0));
+      ->check(Within(0.0, 86400.0));
   command->add_option("--log-dir", tasks.log_folder, "A file for each process's output; else all goes to this one's")
       ->type_name("DIR");
   AddLogLevelOption(*command, tasks.log_level);

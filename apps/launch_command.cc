@@ -134,7 +134,7 @@ void AddWorkerOptions(CLI::App& command, Options& options) {
   command.add_option("--time-scale", options.run.time_scale, "The trace runs so many times as fast")
       ->capture_default_str()
       ->type_name("X")
-      ->check(CLI::Range(0.1, 1e6))
+      ->check(Within(0.1, 1e6))
       ->needs(availability);
   command.add_option("--max-workers", options.max_workers, "At most so many of the trace's machines are there at once")
       ->capture_default_str()
@@ -147,7 +147,7 @@ void AddWorkerOptions(CLI::App& command, Options& options) {
           "What the cloud gives a machine that it takes: SIGTERM, and SIGKILL so much later; 0: SIGKILL at once")
       ->capture_default_str()
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(Within(0.0, 86400.0))
       ->needs(availability);
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "evenkeel/core/status.h"
 
@@ -13,6 +14,18 @@ namespace evenkeel::apps {
 namespace {
 
 constexpr int kMaxThreads = 256;
+
+// An empty variable of a shell, mostly; what it stands for must not be taken for a default.
+void RefuseEmptyOptions(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& value : option->results()) {
+      if (value.empty()) {
+        throw CLI::ValidationError(option->get_name(), absl::StrCat("is empty; give ", option->get_type_name()));
+      }
+    }
+  }
+  for (const CLI::App* command : app.get_subcommands()) RefuseEmptyOptions(*command);
+}
 
 }  // namespace
 
@@ -92,9 +105,21 @@ void AddLogLevelOption(CLI::App& app, std::string& level) {
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
 }
 
+CLI::Validator Within(double low, double high) {
+  const std::string range = absl::StrFormat("%g to %g", low, high);
+  return CLI::Validator(
+      [=](std::string& text) {
+        double value = 0;
+        const bool within = CLI::detail::lexical_cast(text, value) && low <= value && value <= high;
+        return within ? std::string() : absl::StrCat(text, " is not a number from ", range);
+      },
+      absl::StrCat("in ", range));
+}
+
 std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
+    RefuseEmptyOptions(app);
   } catch (const CLI::RequiredError& error) {
     const std::vector<std::string> rest = app.remaining();
     if (rest.empty() || !app.get_subcommands().empty() || app.get_subcommands([](CLI::App*) { return true; }).empty()) {

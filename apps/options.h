@@ -37,7 +37,11 @@ void AddThreadsOption(CLI::App& app, int& threads);
 CLI::Option* AddTraceOption(CLI::App& app, std::string& trace);
 void AddLogLevelOption(CLI::App& app, std::string& level);
 
-// Parses; the exit code to end with where there is nothing to run: 0 after --help, 2 for a wrong command line.
+// As CLI::Range, which takes "nan" for a number that is in every range.
+CLI::Validator Within(double low, double high);
+
+// Parses; no option may be empty. The exit code to end with where there is nothing to run: 0 after --help, 2 for a
+// wrong command line.
 std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv);
 
 // For workers and servers.

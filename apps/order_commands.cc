@@ -11,6 +11,7 @@
 #include "evenkeel/core/status.h"
 #include "evenkeel/protocol/question.h"
 #include "evenkeel/transport/transports.h"
+#include "options.h"
 
 namespace evenkeel::apps {
 namespace {
@@ -50,7 +51,7 @@ void AddChiefOptions(CLI::App& command, Options& options) {
   command.add_option("--chief", options.chief, "The chief's address")->required()->type_name("HOST:PORT");
   command.add_option("--timeout-seconds", options.timeout_seconds, "Waits at most so long for the answer")
       ->capture_default_str()
-      ->check(CLI::Range(0.1, 600.0));
+      ->check(Within(0.1, 600.0));
 }
 
 }  // namespace

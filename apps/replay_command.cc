@@ -175,7 +175,7 @@ void AddReplayCommand(CLI::App& app, Action& chosen) {
       ->add_option("--tolerance", replay.tolerance,
                    "Where bits cannot be had: |recomputed - recorded| / |recorded| of parameters and slots, at most")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(Within(0.0, 1.0));
   command->add_option("--jobs", replay.jobs, "Updates computed at the same time; 0: as many as the cores hold")
       ->capture_default_str()
       ->check(CLI::Range(0, 256));

@@ -88,6 +88,9 @@ absl::Status FindModelDir(Role role, RoleSetup& setup) {
   std::error_code error;
   setup.model_dir = std::filesystem::absolute(folder, error).lexically_normal().string();
   if (error) return absl::InvalidArgumentError(absl::StrCat("model_dir ", folder, ": ", error.message()));
+  if (std::filesystem::exists(setup.model_dir, error) && !std::filesystem::is_directory(setup.model_dir, error)) {
+    return absl::InvalidArgumentError(absl::StrCat("model_dir ", setup.model_dir, " is a file; a folder is needed"));
+  }
   return absl::OkStatus();
 }
 

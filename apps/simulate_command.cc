@@ -12,6 +12,7 @@
 #include "evenkeel/core/status.h"
 #include "evenkeel/core/storage.h"
 #include "evenkeel/sim/simulation.h"
+#include "options.h"
 #include "simulate_spot.h"
 
 namespace evenkeel::apps {
@@ -152,7 +153,7 @@ void AddTraceOptions(CLI::App& command, Options& options) {
   command.add_option("--time-scale", spot.time_scale, "The trace runs so many times faster")
       ->needs(trace)
       ->capture_default_str()
-      ->check(CLI::Range(1e-3, 1e6));
+      ->check(Within(1e-3, 1e6));
   command
       .add_option(
           "--step-seconds", spot.step_seconds,
@@ -160,7 +161,7 @@ void AddTraceOptions(CLI::App& command, Options& options) {
           "the same with fewer, so their steps take longer")
       ->needs(trace)
       ->capture_default_str()
-      ->check(CLI::Range(1e-3, 3600.0));
+      ->check(Within(1e-3, 3600.0));
   command
       .add_option("--removal", options.spot.removal,
                   "How a machine goes: vanish (only its lease tells), kill (its connections break at once), or leave "

@@ -11,6 +11,7 @@
 #include "evenkeel/core/mutex.h"
 #include "evenkeel/core/status.h"
 #include "evenkeel/transport/transports.h"
+#include "options.h"
 #include "progress.h"
 #include "signals.h"
 #include "status_client.h"
@@ -153,11 +154,11 @@ void AddStatusCommand(CLI::App& app, Action& chosen) {
       "chief is away for longer than the timeout");
   command->add_option("--interval-seconds", options->interval_seconds, "How often --watch asks")
       ->capture_default_str()
-      ->check(CLI::Range(0.05, 3600.0))
+      ->check(Within(0.05, 3600.0))
       ->needs(watch);
   command->add_option("--timeout-seconds", options->timeout_seconds, "Waits at most so long for an answer")
       ->capture_default_str()
-      ->check(CLI::Range(0.1, 600.0));
+      ->check(Within(0.1, 600.0));
   command->callback([&chosen, options] { chosen = [options] { return Status(*options); }; });
 }
 

@@ -1,7 +1,9 @@
 // evenkeel-worker: reads samples, computes gradients, stages them on every server.
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "evenkeel/core/background.h"
+#include "evenkeel/core/log.h"
 #include "evenkeel/core/status.h"
 #include "evenkeel/transport/transports.h"
 #include "evenkeel/worker/experiment_fetch.h"
@@ -22,7 +24,10 @@ absl::Status Run(const RoleSetup& setup, StopSource& stop) {
       setup.experiment ? *setup.experiment
                        : FetchExperiment(setup.chief_address, setup.name, *transport, Clock::Real(), stop,
                                          FromSeconds(setup.options.chief_timeout_seconds));
-  if (absl::IsCancelled(experiment.status())) return absl::OkStatus();  // told to stop before it had begun
+  if (absl::IsCancelled(experiment.status())) {
+    LogInfo(absl::StrCat("leaving before it has joined: ", stop.reason()));
+    return absl::OkStatus();
+  }
   EK_RETURN_IF_ERROR(experiment.status());
   const WorkerOptions worker{*std::move(experiment), setup.name,    setup.index,    setup.chief_address,
                              setup.options.data,     setup.threads, RunInBackground};
@@ -49,7 +54,7 @@ int main(int argc, char** argv) {
                        "Waits at most so long for the chief to tell the experiment; with --experiment "
                        "membership.chief_timeout_ms rules")
             ->capture_default_str()
-            ->check(CLI::Range(0.1, 86400.0));
+            ->check(Within(0.1, 86400.0));
         app.add_option("--notice-file", options.notice_file,
                        "Leaves in good order once this file appears, as before a spot machine is taken away")
             ->type_name("PATH")

@@ -88,6 +88,7 @@ ChiefActions Chief::Start(TimePoint now, std::int64_t unix_ms) {
   impl.now = now;
   impl.started = now;
   impl.last_tick = now;
+  (void)impl.leases.Expire(now);  // nobody has one yet: from here on it can be late
   impl.last_checkpoint_at = now;
   impl.started_unix_ms = unix_ms;
   const MembershipConfig& membership = impl.options.experiment.membership;
@@ -115,16 +116,19 @@ ChiefActions Chief::Start(TimePoint now, std::int64_t unix_ms) {
 
 ChiefActions Chief::OnMessage(SessionId session, Message message, TimePoint now) {
   impl_->now = now;
-  if (impl_->CheckEnvelope(session, message)) {
-    impl_->Dispatch(session, message);
-    impl_->Advance();
-  }
+  impl_->MakeUpForGap();
+  if (const auto* join = std::get_if<Join>(&message.body)) impl_->joining = {session, join->name};
+  const bool accepted = impl_->CheckEnvelope(session, message);
+  if (accepted) impl_->Dispatch(session, message);
+  impl_->joining = {};
+  if (accepted) impl_->Advance();
   return std::exchange(impl_->actions, {});
 }
 
 ChiefActions Chief::OnSessionClosed(SessionId session, TimePoint now) {
   Impl& impl = *impl_;
   impl.now = now;
+  impl.MakeUpForGap();
   impl.waiting.erase(session);
   std::erase_if(impl.claims, [session](const auto& claim) { return claim.second.session == session; });
   impl.evaluators.erase(session);
@@ -148,6 +152,7 @@ ChiefActions Chief::OnSessionClosed(SessionId session, TimePoint now) {
 
 ChiefActions Chief::OnManifestWritten(Version version, const absl::Status& status, TimePoint now) {
   impl_->now = now;
+  impl_->MakeUpForGap();
   impl_->ManifestWritten(version, status);
   impl_->Advance();
   return std::exchange(impl_->actions, {});
@@ -155,6 +160,7 @@ ChiefActions Chief::OnManifestWritten(Version version, const absl::Status& statu
 
 ChiefActions Chief::Tick(TimePoint now) {
   impl_->now = now;
+  impl_->MakeUpForGap();
   impl_->last_tick = now;
   if (impl_->phase != Phase::kEnded) {
     impl_->CheckDeadlines();
@@ -166,6 +172,7 @@ ChiefActions Chief::Tick(TimePoint now) {
 ChiefActions Chief::Stop(const std::string& reason, TimePoint now) {
   Impl& impl = *impl_;
   impl.now = now;
+  impl.MakeUpForGap();
   if (impl.phase == Phase::kRunning) {
     impl.Stop(reason);
   } else if (impl.phase < Phase::kRunning && impl.ServersHoldMore()) {
@@ -232,6 +239,9 @@ void Chief::Impl::SendToServers(const Body& body) {
 }
 
 void Chief::Impl::RefuseSession(SessionId session, RefuseReason reason, std::string message, bool close) {
+  if (close && session == joining.first) {
+    Say(absl::StrCat("refuses ", joining.second, ": ", message), LogLevel::kWarning);
+  }
   Send(session, Refuse{reason, std::move(message), {}});
   if (close) actions.push_back(CloseAction{session});
 }
@@ -418,21 +428,26 @@ void Chief::Impl::Await(Duration time) {
   phase_deadline = now + time;
 }
 
-void Chief::Impl::CheckDeadlines() {
-  // While this process was held up (SIGSTOP, a machine that swaps) nobody could be heard: that time is nobody's.
-  if (const Duration gap = leases.Gap(now); gap > Duration{}) {
-    Say(absl::StrFormat("nothing was done here for %.1f s; all deadlines move by that", ToSeconds(gap)),
-        LogLevel::kWarning);
-    for (TimePoint* deadline : {&phase_deadline, &first_grant_by, &replace_until}) {
-      if (*deadline != kNever) *deadline += gap;
-    }
-    if (move) {
-      move->deadline += gap;
-      move->connect_until += gap;
-    }
-    for (auto& [holder, claim] : claims) claim.until += gap;
-    undecided.ShiftDeadlines(gap);
+// While this process was held up (SIGSTOP, a machine that swaps) nobody could be heard: that time is nobody's. Before
+// anything that has come meanwhile is looked at, for deadlines that it sets are right.
+void Chief::Impl::MakeUpForGap() {
+  if (phase == Phase::kEnded) return;
+  const Duration gap = leases.TakeGap(now);
+  if (gap == Duration::zero()) return;
+  Say(absl::StrFormat("nothing was done here for %.1f s; all deadlines move by that", ToSeconds(gap)),
+      LogLevel::kWarning);
+  for (TimePoint* deadline : {&phase_deadline, &first_grant_by, &replace_until}) {
+    if (*deadline != kNever) *deadline += gap;
   }
+  if (move) {
+    move->deadline += gap;
+    move->connect_until += gap;
+  }
+  for (auto& [holder, claim] : claims) claim.until += gap;
+  undecided.ShiftDeadlines(gap);
+}
+
+void Chief::Impl::CheckDeadlines() {
   for (Incarnation member : leases.Expire(now)) {
     if (const WorkerState* worker = workers.Find(member)) {
       // Whoever waits here to be welcomed has nothing to renew its lease with.

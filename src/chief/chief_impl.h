@@ -153,6 +153,7 @@ struct Chief::Impl {
   void AnswerOrder(SessionId session, const std::string& order, OrderReply reply);
   // Lets everything happen that can happen now.
   void Advance();
+  void MakeUpForGap();
   void CheckDeadlines();
   // Sets the phase's deadline.
   void Await(Duration time);
@@ -491,7 +492,8 @@ struct Chief::Impl {
   std::optional<TimePoint> ended_at;
   std::map<std::string, TimePoint> unheard;  // members that have not said that they know of the end, awaited until then
   std::map<SessionId, std::string> told;     // of the end, on their stream
-  std::set<SessionId> askers;                // for the status; the end is told them unasked, for the chief goes then
+  std::pair<SessionId, std::string> joining;  // whose Join is being looked at
+  std::set<SessionId> askers;                 // for the status; the end is told them unasked, for the chief goes then
 };
 
 }  // namespace evenkeel

@@ -1,6 +1,7 @@
 #include "chief/lease_table.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace evenkeel {
 
@@ -10,8 +11,15 @@ bool LeaseTable::Renew(Incarnation member, TimePoint now) {
   return true;
 }
 
+Duration LeaseTable::TakeGap(TimePoint now) {
+  if (last_ == kNever || now - last_ <= late_after_) return Duration::zero();
+  const Duration gap = now - std::exchange(last_, now);
+  until_.ShiftAll(gap);
+  return gap;
+}
+
 std::vector<Incarnation> LeaseTable::Expire(TimePoint now) {
-  if (const Duration gap = Gap(now); gap > Duration{}) until_.ShiftAll(gap);
+  (void)TakeGap(now);
   last_ = now;
   std::vector<Incarnation> over = until_.Due(now);
   for (Incarnation member : over) until_.Erase(member);

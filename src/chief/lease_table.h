@@ -21,9 +21,10 @@ class LeaseTable {
   // False when the lease is not there any more: the member must join again.
   bool Renew(Incarnation member, TimePoint now);
   void End(Incarnation member) { until_.Erase(member); }
-  // Past the last Expire, where that is late; else zero.
-  Duration Gap(TimePoint now) const { return last_ != kNever && now - last_ > late_after_ ? now - last_ : Duration{}; }
-  // Members whose lease is over, ascending; their leases end. Extends all by the gap.
+  // Where `now` is late: how far past the last Expire or gap it is, and all leases move by that; else zero. To be asked
+  // before what has come meanwhile is looked at: a lease that is renewed first would get the gap on top.
+  Duration TakeGap(TimePoint now);
+  // Members whose lease is over, ascending; their leases end. Takes the gap, if there is one.
   std::vector<Incarnation> Expire(TimePoint now);
   TimePoint NextExpiry() const { return until_.Next(); }
   // kNever for an unknown member.

@@ -190,6 +190,7 @@ bool Chief::Impl::CheckResume() {
 }
 
 void Chief::Impl::OnWorkerJoin(SessionId session, Join& join) {
+  coming.erase(join.name);
   if (!AdoptOrCompareModel(session, join)) {
     if (phase == Phase::kEnded) Bid(session, join.name);  // it is in no list yet
     return;
@@ -212,7 +213,6 @@ void Chief::Impl::OnWorkerJoin(SessionId session, Join& join) {
                          false);
   }
   Say(absl::StrCat(join.name, " is here"));
-  coming.erase(join.name);
   waiting[session] = std::move(join);
   if (phase != Phase::kRunning) return Send(session, WaitingNow());
   Join kept = std::move(waiting.at(session));

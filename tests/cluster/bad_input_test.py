@@ -114,6 +114,16 @@ def test_command_line(job):
                       ["evenkeel-ps", "--threads", "0"], ["evenkeel-worker"], ["evenkeel-evaluator"]]:
         expect_wrong(job.start("wrong", arguments))
     expect_wrong(job.start("wrong", ["evenkeel", "fly", "high"]), "no command 'fly'")
+    for arguments in [["evenkeel-worker", "--chief", "127.0.0.1:1", "--chief-timeout-seconds", "nan"],
+                      ["evenkeel", "status", "--chief", "127.0.0.1:1", "--timeout-seconds", "nan"],
+                      ["evenkeel", "agent", "--chief", "127.0.0.1:1", "--workers", "1", "--grace", "nan"],
+                      ["evenkeel", "replay", "--model-dir", job.model_dir, "--tolerance", "2"]]:
+        expect_wrong(job.start("range", arguments), f"{arguments[-2]}: {arguments[-1]} is not a number from")
+    for arguments in [["evenkeel", "launch", "--experiment", job.experiment, "--model-dir", ""],
+                      ["evenkeel", "replay", "--model-dir", job.model_dir, "--data", ""],
+                      ["evenkeel-worker", "--chief", ""]]:
+        expect_wrong(job.start("empty", arguments), f"{arguments[-2]}: is empty")
+    expect_wrong(job.start("file", ["evenkeel-evaluator", "--model-dir", job.experiment]), "is a file")
     for arguments in [["evenkeel"], ["evenkeel", "launch"], ["evenkeel", "check"], ["evenkeel-chief"],
                       ["evenkeel-worker"], ["evenkeel-ps"], ["evenkeel-evaluator"]]:
         process = job.start("help", [*arguments, "--help"])

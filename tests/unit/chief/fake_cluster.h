@@ -115,6 +115,10 @@ class FakeCluster {
   }
   // What a worker would send, whoever it is: for stale and foreign messages.
   void Inject(int worker, Message message);
+  // Before all that is on its way.
+  void Deliver(int worker, Message message) {
+    ToChief(workers_.at(static_cast<std::size_t>(worker)).session, std::move(message));
+  }
   Envelope EnvelopeOf(int worker) const;
   std::vector<Message> sent_to(int worker) const { return workers_.at(static_cast<std::size_t>(worker)).received; }
 

@@ -381,6 +381,24 @@ TEST_CASE("an order of servers says which one it supersedes, and more than can s
   CHECK(absl::StrContains(many.message, "4096 servers: the parameters have too few stripes; only 7 would own any"));
 }
 
+TEST_CASE("a chief that was held up gives nobody a longer lease once it hears of all again", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 600000;
+  options.overrides = "membership.lease_ms=2000 membership.renew_ms=500 train.global_batch_size=60";
+  FakeCluster cluster(options);
+  cluster.RunUntil([&] { return cluster.commits().size() == 5; });
+  cluster.HoldUpChief(std::chrono::seconds(20));
+  cluster.Deliver(0, Message{cluster.EnvelopeOf(0), Renew{.state = "working"}});  // what it hears first
+  REQUIRE(Said(cluster, "nothing was done here for 20."));
+  (void)cluster.chief().Tick(cluster.now());
+  const auto status = Status(cluster);
+  for (const char* role : {"workers", "servers"}) {
+    REQUIRE_FALSE(status.at(role).empty());
+    // The gap counts from the last tick, and one comes at least every half second.
+    for (const auto& member : status.at(role)) CHECK(member.at("lease_seconds_left").get<double>() <= 2.5);
+  }
+}
+
 TEST_CASE("a worker that has only fetched the experiment is shown until it joins", "[chief]") {
   FakeClusterOptions options;
   options.samples = 60000;
@@ -391,6 +409,17 @@ TEST_CASE("a worker that has only fetched the experiment is shown until it joins
   cluster.StartWorker("spare");
   cluster.RunUntil([&] { return Said(cluster, "spare admitted with rank"); });
   CHECK(Status(cluster).at("coming").empty());
+  // Nor is one that is refused.
+  cluster.chief().OnMessage(SessionId(999), Message{{}, ExperimentRequest{"stranger"}}, cluster.now());
+  CHECK(Status(cluster).at("coming").at(0).at("name") == "stranger");
+  Message join{cluster.EnvelopeOf(0), Join{.role = Role::kWorker, .name = "stranger", .nonce = 77, .samples = 3}};
+  join.envelope.sender = Incarnation{};
+  const ChiefActions refused = cluster.chief().OnMessage(SessionId(998), join, cluster.now());
+  CHECK(Status(cluster).at("coming").empty());
+  CHECK(std::any_of(refused.begin(), refused.end(), [](const ChiefAction& action) {
+    const auto* line = std::get_if<LogLineAction>(&action);
+    return line != nullptr && absl::StrContains(line->text, "refuses stranger: ");
+  }));
   CHECK(Status(cluster).at("member_events").back().at("kind") == "admitted");
 }
 
