@@ -23,7 +23,7 @@ struct Tally {
   Duration below{0};
   TimePoint last_commit = kNever;
   Duration longest_gap{0};  // between commits
-  CommitNumber furthest;    // that was ever reached
+  Version furthest;         // that was ever reached
   TimePoint furthest_at = kNever;
 
   void Computed(double samples, Duration time) {
@@ -40,8 +40,8 @@ struct Tally {
       ++fences;
       --members;
     } else if (const auto* commit = std::get_if<CommitRecord>(&record)) {
-      if (commit->decision.version.commit > furthest) {
-        furthest = commit->decision.version.commit;
+      if (commit->decision.version > furthest) {
+        furthest = commit->decision.version;
         furthest_at = now;
       }
       if (last_commit != kNever) longest_gap = std::max(longest_gap, now - last_commit);

@@ -291,7 +291,7 @@ void World::Weigh() {
   verdict_.server_bytes = without_chief - without_servers;
 }
 
-// It commits what it had never come to before.
+// It commits, also what a rollback has taken back; one that goes back again and again is found by the latest end.
 bool World::GetsOn() const {
   const TimePoint now = scheduler_.now();
   return !finished_ && !stops_for_good_ && tally_.furthest_at != kNever && now <= tally_.furthest_at + kGetsOnWithin &&

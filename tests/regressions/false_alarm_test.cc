@@ -43,4 +43,8 @@ TEST_CASE("a job whose steps take seconds is slow, and does not hang", "[regress
   CHECK(Broken(9602782, {{.at_ms = 5242, .kind = FaultKind::kJoin, .node = "worker:12"}}).empty());
 }
 
+TEST_CASE("a slow job that trains all once more, because its only checkpoint failed, does not hang", "[regressions]") {
+  CHECK(Broken(9901029, {{.at_ms = 10274, .kind = FaultKind::kManifestFailure, .node = "chief"}}).empty());
+}
+
 }  // namespace evenkeel::sim
