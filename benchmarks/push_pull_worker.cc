@@ -1,6 +1,7 @@
 // A worker of the push-pull benchmark: stages constant gradients straight from their arena and pulls the next version
 // into that of the parameters, over one stream to each server.
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -141,7 +142,7 @@ class Worker {
     if (std::holds_alternative<HelloAck>(message.body)) ++greeted_;
     const auto* ack = std::get_if<StageAck>(&message.body);
     if (ack != nullptr && ack->complete && waits_for_ == Operation::kPush) ++done_;
-    changed_.NotifyAll();
+    Notify();
   }
   void OnPullData(std::size_t server, const PullData& data, const PayloadIn& payload) {
     HopBoard* const board = job_.board;
@@ -164,26 +165,40 @@ class Worker {
     if (data.version.commit != CommitNumber(data.request)) {
       failure_.Update(absl::InternalError(absl::StrCat("pull ", data.request, " gave ", ToString(data.version))));
     }
-    if (++done_ == links_.size()) changed_.NotifyAll();
+    if (++done_ == links_.size()) Notify();
   }
   void Fail(const absl::Status& status) {
     MutexLock lock(mutex_);
     failure_.Update(status);
+    Notify();
+  }
+
+  void Notify() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    changes_.fetch_add(1, std::memory_order_release);
     changed_.NotifyAll();
   }
 
   template <class Done>
   absl::Status Await(const char* what, Done done) {
     const TimePoint deadline = Clock::Real().Now() + job_.timeout;
-    MutexLock lock(mutex_);
-    while (failure_.ok() && !done()) {
-      if (!changed_.WaitUntil(mutex_, deadline) && !done()) {
-        return absl::DeadlineExceededError(absl::StrCat("worker:", index_, " waited ", ToSeconds(job_.timeout),
-                                                        " s for ", what, "; ", done_, " of ", links_.size(),
-                                                        " servers are done"));
+    for (bool attended = false;;) {
+      std::uint64_t known = 0;
+      {
+        MutexLock lock(mutex_);
+        if (!failure_.ok() || done()) return failure_;
+        if (std::exchange(attended, false)) {
+          if (changed_.WaitUntil(mutex_, deadline) || done()) continue;
+          return absl::DeadlineExceededError(absl::StrCat("worker:", index_, " waited ", ToSeconds(job_.timeout),
+                                                          " s for ", what, "; ", done_, " of ", links_.size(),
+                                                          " servers are done"));
+        }
+        known = changes_.load(std::memory_order_relaxed);
       }
+      // As a worker's step loop does.
+      const auto changed = [&] { return changes_.load(std::memory_order_acquire) != known; };
+      transport_->Attend(changed);
+      attended = !changed();
     }
-    return failure_;
   }
 
   const PushPullJob& job_;
@@ -198,6 +213,7 @@ class Worker {
 
   Mutex mutex_;
   CondVar changed_;
+  std::atomic<std::uint64_t> changes_{0};  // times that Notify was called
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::size_t greeted_ ABSL_GUARDED_BY(mutex_) = 0;
   std::size_t done_ ABSL_GUARDED_BY(mutex_) = 0;  // servers, with this round

@@ -36,6 +36,11 @@ class OpenStreams {
     MutexLock lock(mutex_);
     return {streams_.begin(), streams_.end()};
   }
+  // Without allocation once `streams` has held as many.
+  void CopyTo(std::vector<std::shared_ptr<S>>& streams) const {
+    MutexLock lock(mutex_);
+    streams.assign(streams_.begin(), streams_.end());
+  }
   // False: the deadline passed first.
   bool WaitUntilEmpty(TimePoint deadline = kNever) const {
     MutexLock lock(mutex_);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "evenkeel/core/clock.h"
 #include "evenkeel/protocol/stream.h"
@@ -35,6 +36,8 @@ class SideWay {
   virtual absl::StatusOr<std::shared_ptr<Stream>> Connect(const std::string& host, const std::string& offer,
                                                           std::shared_ptr<StreamHandler> handler,
                                                           TimePoint deadline) = 0;
+  // As Transport's.
+  virtual void Attend(absl::FunctionRef<bool()>) {}
 };
 
 std::unique_ptr<SideWay> MakeShmWay(const ShmOptions& options);

@@ -248,6 +248,10 @@ class WaysTransport final : public Transport {
     return stream;
   }
 
+  void Attend(absl::FunctionRef<bool()> over) override {
+    for (const auto& way : ways_) way->Attend(over);
+  }
+
  private:
   // On a thread of its own.
   void Open(Service service, const std::shared_ptr<CoverStream>& stream, const std::string& address, Duration timeout,

@@ -38,7 +38,7 @@ Worker::~Worker() {
 void Worker::Fail(const absl::Status& status) {
   MutexLock lock(mutex_);
   if (!end_) end_ = status;
-  changed_.NotifyAll();
+  NotifyLoop();
 }
 
 // --- callbacks ------------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ void Worker::OnChiefMessage(Message message) {
     BeginToLeave(leave->reason);
     MutexLock lock(mutex_);
     nothing_binds_ = true;
-    changed_.NotifyAll();
+    NotifyLoop();
     return;
   }
   std::string say;
@@ -127,7 +127,7 @@ void Worker::OnChiefMessage(Message message) {
       say = absl::StrCat("the job is over: ", end->status, end->message.empty() ? "" : ": ", end->message);
       if (!end_) end_ = end->ok ? absl::OkStatus() : absl::AbortedError(absl::StrCat("the job failed: ", end->message));
     }
-    changed_.NotifyAll();
+    NotifyLoop();
   }
   if (!say.empty()) LogInfo(say);
 }
@@ -141,13 +141,13 @@ void Worker::OnPullData(const Link& link, const PullData& data, const PayloadIn&
     if (data.request != pull_request_ || pulled_[index] || torn_pull_) return;
     if (pulled_version_[index] != Version{} && pulled_version_[index] != data.version) {
       torn_pull_ = true;  // layers may have computed on what came before
-      changed_.NotifyAll();
+      NotifyLoop();
       return;
     }
     pulled_version_[index] = data.version;
     if (data.bucket < 0) {
       pulled_[index] = true;
-      changed_.NotifyAll();
+      NotifyLoop();
       if (TimelineOn() && AllPulled()) {
         TimelineSpan("pull", absl::StrCat("pull ", ToString(data.version)), pull_began_, clock_.Now());
       }
@@ -168,12 +168,12 @@ void Worker::OnPullData(const Link& link, const PullData& data, const PayloadIn&
       end_ = absl::InternalError(absl::StrCat("ps:", index, " sent ", payload.size(), " bytes for bucket ", data.bucket,
                                               "; its stripe has another size"));
     }
-    changed_.NotifyAll();
+    NotifyLoop();
     return;
   }
   if (data.request != pull_request_ || torn_pull_) return;
   stripe_here_[StripeAt(index, data.bucket)] = true;
-  if (--stripes_missing_[static_cast<std::size_t>(data.bucket)] == 0) changed_.NotifyAll();
+  if (--stripes_missing_[static_cast<std::size_t>(data.bucket)] == 0) NotifyLoop();
 }
 
 void Worker::OnServerMessage(const Link& link, Message message, const PayloadIn& payload) {
@@ -204,7 +204,7 @@ void Worker::OnServerMessage(const Link& link, Message message, const PayloadIn&
       rest_in_doubt_ = true;
     }
   }
-  changed_.NotifyAll();
+  NotifyLoop();
 }
 
 // --- start ----------------------------------------------------------------------------------------------------------
@@ -278,50 +278,68 @@ absl::Status Worker::Connect() {
   return WaitFor("the servers", kNever, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stop_asked_ || AllUp(); });
 }
 
+// When the next connection is due, and when patience with a server ends where it is needed.
+absl::Status Worker::WatchLinks(const std::string& what, bool needs_servers, TimePoint now, TimePoint& attempt,
+                                TimePoint& wake) {
+  const Duration ps_timeout = options_.experiment.membership.ps_timeout;
+  for (const auto& link : coming_) attempt = std::min(attempt, link->stream->NextAttempt());
+  for (const auto& owner : links_) {
+    Link& held = *owner;
+    const ServerLink* const link = held.stream.get();
+    attempt = std::min(attempt, link->NextAttempt());
+    const TimePoint down = link->down_since();
+    if (down == kNever) held.said_down = false;
+    if (down == kNever || !needs_servers) continue;
+    if (const std::string why = link->last_error(); !why.empty() && !held.said_down) {
+      held.said_down = true;
+      const std::string whom = absl::StrCat("waiting for ", link->server(), " at ", link->address());
+      LogInfo(absl::StrFormat("%s, at most %.1f s (%s)", whom, ToSeconds(down + ps_timeout - now), why));
+      Doing(absl::StrCat(whom, ": ", why));
+    }
+    if (down + ps_timeout <= now) {
+      return absl::DeadlineExceededError(absl::StrFormat("waited %.1f s for %s at %s, while waiting for %s: %s",
+                                                         ToSeconds(ps_timeout), link->server(), link->address(), what,
+                                                         link->last_error()));
+    }
+    wake = std::min(wake, down + ps_timeout);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Worker::WaitFor(const std::string& what, TimePoint deadline, const std::function<bool()>& done,
                              bool needs_servers) {
-  const Duration ps_timeout = options_.experiment.membership.ps_timeout;
   for (;;) {
     EK_RETURN_IF_ERROR(FollowServers());
     for (auto& link : links_) link->stream->Poll();
     FollowLayoutToCome();
     TellDataPaths();
     SayReady();
-    MutexLock lock(mutex_);
-    for (;;) {
-      if (end_) return *end_;
-      // First, because a ticket that came after them is for the new servers.
-      if (servers_moved_ && !links_.empty()) break;
-      if (done()) return absl::OkStatus();
-      const TimePoint now = clock_.Now();
-      if (now >= deadline) return absl::DeadlineExceededError(absl::StrCat("waited too long for ", what));
-      TimePoint wake = deadline;
-      for (TimePoint due : pull_at_) wake = std::min(wake, due > now ? due : kNever);
-      for (TimePoint due : restage_at_) wake = std::min(wake, due > now ? due : kNever);
-      TimePoint attempt = kNever;
-      for (const auto& link : coming_) attempt = std::min(attempt, link->stream->NextAttempt());
-      for (const auto& owner : links_) {
-        Link& held = *owner;
-        const ServerLink* const link = held.stream.get();
-        attempt = std::min(attempt, link->NextAttempt());
-        const TimePoint down = link->down_since();
-        if (down == kNever) held.said_down = false;
-        if (down == kNever || !needs_servers) continue;
-        if (const std::string why = link->last_error(); !why.empty() && !held.said_down) {
-          held.said_down = true;
-          const std::string whom = absl::StrCat("waiting for ", link->server(), " at ", link->address());
-          LogInfo(absl::StrFormat("%s, at most %.1f s (%s)", whom, ToSeconds(down + ps_timeout - now), why));
-          Doing(absl::StrCat(whom, ": ", why));
+    for (bool attended = false;;) {
+      std::uint64_t known = 0;
+      {
+        MutexLock lock(mutex_);
+        if (end_) return *end_;
+        // First, because a ticket that came after them is for the new servers.
+        if (servers_moved_ && !links_.empty()) break;
+        if (done()) return absl::OkStatus();
+        const TimePoint now = clock_.Now();
+        if (now >= deadline) return absl::DeadlineExceededError(absl::StrCat("waited too long for ", what));
+        TimePoint wake = deadline;
+        for (TimePoint due : pull_at_) wake = std::min(wake, due > now ? due : kNever);
+        for (TimePoint due : restage_at_) wake = std::min(wake, due > now ? due : kNever);
+        TimePoint attempt = kNever;
+        EK_RETURN_IF_ERROR(WatchLinks(what, needs_servers, now, attempt, wake));
+        if (attempt <= now || (ready_due_ && AllUp()) || LayoutToComeDue()) break;
+        if (std::exchange(attended, false)) {
+          changed_.WaitUntil(mutex_, std::min(wake, attempt));
+          continue;
         }
-        if (down + ps_timeout <= now) {
-          return absl::DeadlineExceededError(absl::StrFormat("waited %.1f s for %s at %s, while waiting for %s: %s",
-                                                             ToSeconds(ps_timeout), link->server(), link->address(),
-                                                             what, link->last_error()));
-        }
-        wake = std::min(wake, down + ps_timeout);
+        known = changes_.load(std::memory_order_relaxed);
       }
-      if (attempt <= now || (ready_due_ && AllUp()) || LayoutToComeDue()) break;
-      changed_.WaitUntil(mutex_, std::min(wake, attempt));
+      // Before it sleeps; then everything is looked at once more.
+      const auto changed = [&] { return changes_.load(std::memory_order_acquire) != known; };
+      transport_.Attend(changed);
+      attended = !changed();
     }
   }
 }

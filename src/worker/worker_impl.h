@@ -2,6 +2,7 @@
 // compute, stage) · worker_lives.cc (leaving, and joining again after a fence).
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -100,10 +101,17 @@ class Worker {
   std::shared_ptr<MemberSession> Session();
   std::string LeaveReason();
   bool Cancelled(UpdateId update);
+  // Something that the step loop may wait for has changed.
+  void NotifyLoop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    changes_.fetch_add(1, std::memory_order_release);
+    changed_.NotifyAll();
+  }
   // Waits for `done` (called under the lock), keeping the links up. Returns early, with end_, once that is set: ok
   // where the job ended well, so look at end_ too.
   absl::Status WaitFor(const std::string& what, TimePoint deadline, const std::function<bool()>& done,
                        bool needs_servers = true);
+  absl::Status WatchLinks(const std::string& what, bool needs_servers, TimePoint now, TimePoint& attempt,
+                          TimePoint& wake);
   absl::Status Divide(const Welcome& welcome, bool renewed);
   static std::unique_ptr<Link> TakeLink(std::vector<std::unique_ptr<Link>>& links, const ServerAddress& server);
   std::unique_ptr<Link> MakeLink(const ServerAddress& server, std::size_t place);
@@ -172,6 +180,7 @@ class Worker {
 
   Mutex mutex_;
   CondVar changed_;
+  std::atomic<std::uint64_t> changes_{0};                    // times that NotifyLoop was called; written under mutex_
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);  // the job or the session is over
   std::optional<Welcome> welcome_ ABSL_GUARDED_BY(mutex_);
   Term term_ ABSL_GUARDED_BY(mutex_);               // of the chief that sent it

@@ -126,11 +126,11 @@ std::unique_ptr<Worker::Link> Worker::MakeLink(const ServerAddress& server, std:
       if (!pulled_[index]) pull_at_[index] = now;
       restage_at_[index] = now;
     }
-    changed_.NotifyAll();
+    NotifyLoop();
   };
   calls.on_down = [this] {
     MutexLock lock(mutex_);
-    changed_.NotifyAll();
+    NotifyLoop();
   };
   calls.on_message = [this, link](Message message, const PayloadIn& payload) {
     OnServerMessage(*link, std::move(message), payload);

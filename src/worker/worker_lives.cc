@@ -34,7 +34,7 @@ void Worker::BeginToLeave(const std::string& reason) {
     const double grace = ToSeconds(options_.experiment.membership.drain) * kFinishingShare;
     const double left = step_began_ == kNever ? 0 : step_seconds_ - ToSeconds(now - step_began_);
     give_back_at = leave_by_ = left > grace ? now : now + FromSeconds(grace);
-    changed_.NotifyAll();
+    NotifyLoop();
   }
   departure_.Begin(give_back_at);
 }
@@ -58,7 +58,7 @@ void Worker::Announce() {
   if (session && session->Send(Leave{LeaveReason(), true})) return;
   MutexLock lock(mutex_);
   nothing_binds_ = true;  // without a stream; the next Welcome brings this up again
-  changed_.NotifyAll();
+  NotifyLoop();
 }
 
 void Worker::GiveBack() {
@@ -69,7 +69,7 @@ void Worker::GiveBack() {
     }
     Supersede();
     nothing_binds_ = true;
-    changed_.NotifyAll();
+    NotifyLoop();
   }
   const Duration rest = FromSeconds(ToSeconds(options_.experiment.membership.drain) * (1 - kFinishingShare));
   if (auto session = Session()) session->Leave(LeaveReason(), rest);

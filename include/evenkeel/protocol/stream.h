@@ -2,7 +2,7 @@
 // transport/ implement it.
 //
 // Threading: Send and Close are thread-safe. A handler's calls come one at a time for a stream, from the transport's
-// threads; handlers must not block. Order within a stream is kept.
+// threads or whoever attends; handlers must not block. Order within a stream is kept.
 #pragma once
 
 #include <atomic>
@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "evenkeel/core/clock.h"
@@ -102,6 +103,10 @@ class Transport {
   // address).
   virtual std::shared_ptr<Stream> Connect(Service service, const std::string& address,
                                           std::shared_ptr<StreamHandler> handler, Duration timeout) = 0;
+  // For a thread that is about to wait for what streams connected here bring: until `over` it may look for that itself,
+  // and their handlers are then called on it. Returns soon, after a millisecond or so at most; whether and how long it
+  // looks depends on how often that has been of use. The caller holds no lock that a handler takes.
+  virtual void Attend(absl::FunctionRef<bool()> /*over*/) {}
 };
 
 // Delays between attempts: exponential from `first` to `cap`, each drawn from [0.5, 1) of it.

@@ -40,12 +40,10 @@ std::unique_ptr<Transport> MakeGrpcTransport(const GrpcOptions& options);
 
 // Shared memory, for processes of one user on one machine.
 struct ShmOptions {
-  static constexpr int kCoresToSpin = 8;
   std::int64_t max_message_bytes = 64 << 20;
   std::int64_t max_queued_bytes = 1 << 30;  // sent and not consumed
-  // How long a stream's thread looks for the next message before it sleeps. Where there are fewer cores than busy
-  // threads, what looks takes the core from what it waits for; so not on a machine of few cores.
-  Duration spin = AvailableCores() >= kCoresToSpin ? std::chrono::microseconds(20) : Duration::zero();
+  // How long whoever waits for a message looks for it at most before sleeping, where that is of use (core/patience.h).
+  Duration look = std::chrono::microseconds(50);
   Duration close_timeout = std::chrono::seconds(5);  // as GrpcOptions'
 };
 

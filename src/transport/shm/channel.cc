@@ -23,12 +23,6 @@ void Futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
   (void)syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation, value, timeout, nullptr, 0);
 }
 
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
 absl::Status Nonsense(std::string what) {
   return absl::DataLossError(absl::StrCat("[shm] the other end wrote ", what));
 }
@@ -122,24 +116,33 @@ void Channel::Pop() {
   in_.tail.store(popped_, std::memory_order_release);
 }
 
-void Channel::RingBell(Side& side) {
-  side.bell.fetch_add(1, std::memory_order_seq_cst);
-  if (side.asleep.load(std::memory_order_seq_cst) != 0) Futex(side.bell, FUTEX_WAKE, INT_MAX, nullptr);
+void Channel::RingOther() {
+  Side& other = shared_.sides[1 - side_];
+  other.bell.fetch_add(1, std::memory_order_seq_cst);
+  if (other.asleep.load(std::memory_order_seq_cst) != 0) Futex(other.bell, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
-void Channel::WaitForBell(std::uint32_t seen, Duration spin, TimePoint deadline) {
+void Channel::RingOwn() {
+  Side& own = shared_.sides[side_];
+  own.bell.fetch_add(1, std::memory_order_seq_cst);
+  Futex(own.bell, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+void Channel::WaitForBell(std::uint32_t seen, Duration look, TimePoint deadline) {
   Side& own = shared_.sides[side_];
   auto rung = [&] { return own.bell.load(std::memory_order_acquire) != seen; };
-  TimePoint now = Clock::Real().Now();
-  for (const TimePoint until = now + spin; now < until; now = Clock::Real().Now()) {
-    for (int i = 0; i < 32; ++i) {
-      if (rung()) return;
-      Pause();
-    }
+  if (rung()) return AwakeAgain();
+  auto listened_to = [&] { return listened_to_.load(std::memory_order_seq_cst); };
+  if (look > Duration::zero() && !listened_to() && patience_.Looks()) {
+    const Looked looked = LookFor(look, [&] { return rung() || listened_to(); });
+    const bool found = rung() && !listened_to();
+    if (found || !listened_to()) patience_.Learn(found && looked == Looked::kFound);
+    if (found) return AwakeAgain();
   }
-  own.asleep.store(1, std::memory_order_seq_cst);
+  // Whoever listens calls when that ends; until then the other end need not.
+  if (!listened_to()) own.asleep.store(1, std::memory_order_seq_cst);
   while (!rung()) {
-    now = Clock::Real().Now();
+    const TimePoint now = Clock::Real().Now();
     if (now >= deadline) break;
     // A long wait is cut up, so that no sum overflows; nothing depends on the length.
     const auto left = std::min<Duration>(deadline - now, std::chrono::hours(1));
@@ -148,7 +151,22 @@ void Channel::WaitForBell(std::uint32_t seen, Duration spin, TimePoint deadline)
                            .tv_nsec = static_cast<long>(ns % 1'000'000'000)};
     Futex(own.bell, FUTEX_WAIT, seen, &timeout);
   }
-  own.asleep.store(0, std::memory_order_relaxed);
+  AwakeAgain();
+}
+
+// Also where a listener has said on its way out that the other end must wake whoever waits here.
+void Channel::AwakeAgain() { shared_.sides[side_].asleep.store(0, std::memory_order_seq_cst); }
+
+void Channel::BeginToListen() {
+  listened_to_.store(true, std::memory_order_seq_cst);
+  shared_.sides[side_].asleep.store(0, std::memory_order_seq_cst);
+}
+
+void Channel::EndToListen(std::uint32_t seen) {
+  Side& own = shared_.sides[side_];
+  listened_to_.store(false, std::memory_order_seq_cst);
+  own.asleep.store(1, std::memory_order_seq_cst);
+  if (own.bell.load(std::memory_order_seq_cst) != seen) Futex(own.bell, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
 void Channel::Revoke() {

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "evenkeel/core/clock.h"
+#include "evenkeel/core/patience.h"
 
 namespace evenkeel::shm {
 
@@ -80,18 +81,24 @@ class Channel {
   // So full that the other end may wait for room.
   bool HalfFull() const { return in_.head.load(std::memory_order_acquire) - popped_ >= kRingBytes / 2; }
 
-  // Wakes the other end, or whoever waits at this one.
-  void RingOther() { RingBell(shared_.sides[1 - side_]); }
-  void RingOwn() { RingBell(shared_.sides[side_]); }
-  // Returns when the bell has been rung since `seen`, or at the deadline. Spins for `spin` before it sleeps.
-  std::uint32_t Bell() const { return shared_.sides[side_].bell.load(std::memory_order_acquire); }
-  void WaitForBell(std::uint32_t seen, Duration spin, TimePoint deadline);
+  // Wakes the other end where it sleeps.
+  void RingOther();
+  // Wakes whoever waits at this one, also where another thread listens for it.
+  void RingOwn();
+  // Returns when the bell has been rung since `seen`, or at the deadline. Looks for `look` at most before it sleeps,
+  // where that has been worth it. One thread at a time.
+  std::uint32_t Bell() const { return shared_.sides[side_].bell.load(std::memory_order_seq_cst); }
+  void WaitForBell(std::uint32_t seen, Duration look, TimePoint deadline);
+  // Another thread listens meanwhile: the other end's rings wake nobody. At the end whoever waits is woken if there has
+  // been one that the listener has not answered, `seen` being the bell as it stood before all that it has answered.
+  void BeginToListen();
+  void EndToListen(std::uint32_t seen);
 
   void Revoke();
   const std::atomic<std::uint32_t>& OtherRevoked() const { return shared_.sides[1 - side_].revoked; }
 
  private:
-  static void RingBell(Side& side);
+  void AwakeAgain();
 
   Shared& shared_;
   const int side_;
@@ -99,6 +106,8 @@ class Channel {
   Ring& in_;
   std::uint64_t pushed_ = 0, popped_ = 0;
   std::uint32_t peeked_ = 0;  // bytes of the entry that Peek gave
+  Patience patience_;         // of whoever waits
+  std::atomic<bool> listened_to_{false};
 };
 
 }  // namespace evenkeel::shm

@@ -15,6 +15,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "evenkeel/core/log.h"
+#include "evenkeel/core/patience.h"
 #include "evenkeel/core/status.h"
 #include "transport/shm/channel.h"
 #include "transport/shm/memory.h"
@@ -30,6 +31,8 @@ constexpr Duration kOfferLife = std::chrono::seconds(10);
 constexpr std::size_t kMaxOffers = 256;
 constexpr std::size_t kMaxStrangers = 256;  // connections that have not shown a token yet
 constexpr std::size_t kSecretBytes = 16;
+// Whoever attends has other things to do, however much comes.
+constexpr Duration kLongestListening = std::chrono::milliseconds(1);
 
 using Secret = std::array<std::byte, kSecretBytes>;
 
@@ -232,6 +235,18 @@ class ShmWay final : public SideWay {
     return door;
   }
 
+  void Attend(absl::FunctionRef<bool()> over) override {
+    if (options_.look <= Duration::zero() || over() || !attending_.TryLock()) return;
+    if (patience_.Looks()) {
+      streams_->CopyTo(attended_);
+      for (const auto& stream : attended_) stream->BeginToListen();
+      if (!attended_.empty()) Listen(over);
+      for (const auto& stream : attended_) stream->EndToListen();
+      attended_.clear();
+    }
+    attending_.Unlock();
+  }
+
   absl::StatusOr<std::shared_ptr<Stream>> Connect(const std::string&, const std::string& offer,
                                                   std::shared_ptr<StreamHandler> handler, TimePoint deadline) override {
     EK_ASSIGN_OR_RETURN(auto opened, Open(offer, deadline));
@@ -242,6 +257,30 @@ class ShmWay final : public SideWay {
   }
 
  private:
+  void Listen(absl::FunctionRef<bool()> over) ABSL_EXCLUSIVE_LOCKS_REQUIRED(attending_) {
+    const TimePoint end = Clock::Real().Now() + kLongestListening;
+    bool any = false;
+    for (;;) {
+      bool heard = false;
+      const Looked looked = LookFor(options_.look, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        for (std::size_t i = 0; i < attended_.size(); ++i) {
+          const ShmStream::Heard now = attended_[i]->Listen();
+          heard |= now.messages;
+          if (!now.long_payload) continue;
+          attended_[i]->EndToListen();
+          attended_.erase(attended_.begin() + static_cast<std::ptrdiff_t>(i--));
+        }
+        return heard || attended_.empty() || over();
+      });
+      any |= heard;
+      if (looked == Looked::kCrowded) return patience_.Learn(false);
+      if (heard && !over() && Clock::Real().Now() < end) continue;
+      // What another thread brought says nothing.
+      if (any || !over()) patience_.Learn(any);
+      return;
+    }
+  }
+
   absl::StatusOr<std::pair<Descriptor, Mapping>> Open(const std::string& offer, TimePoint deadline) {
     Greeting greeting;
     if (offer.size() != 4 * kSecretBytes) return absl::InvalidArgumentError("[shm] the offer has another length");
@@ -267,6 +306,9 @@ class ShmWay final : public SideWay {
 
   const ShmOptions options_;
   const std::shared_ptr<ShmStreams> streams_ = std::make_shared<ShmStreams>();
+  Mutex attending_;  // held by whoever attends
+  std::vector<std::shared_ptr<ShmStream>> attended_ ABSL_GUARDED_BY(attending_);
+  Patience patience_ ABSL_GUARDED_BY(attending_);
 };
 
 }  // namespace

@@ -22,6 +22,10 @@ constexpr std::size_t kCopyBytes = 8 << 10;
 constexpr std::size_t kSmallestBounce = 64 << 10;
 constexpr std::size_t kMaxBlocks = 1024;    // of a peer
 constexpr std::int64_t kMessageBytes = 64;  // a message's weight in the queue besides header and payload
+constexpr int kMostAtOnce = 16;             // messages, until whoever delivers looks at what else there is
+constexpr std::uint64_t kAnyPayload = ~std::uint64_t{0};
+// A payload that takes longer to copy than its thread to wake up.
+constexpr std::uint64_t kLongestToListenTo = 256 << 10;
 
 // Makes a block known to the peer; without a descriptor and of size 0: it is gone, and the peer's mapping may go.
 struct Introduction {
@@ -215,7 +219,10 @@ void ShmStream::PeerGone() {
 // ------------------------------------------------------------------------------------------------------ receiving
 
 void ShmStream::Start(std::shared_ptr<StreamHandler> handler) {
-  handler_ = std::move(handler);
+  {
+    MutexLock turn(turn_);
+    handler_ = std::move(handler);
+  }
   watch_ = Watcher::Of().Add(socket_.get(), false, kNever, [weak = weak_from_this()](bool) {
     if (auto self = weak.lock()) self->PeerGone();
   });
@@ -228,20 +235,50 @@ void ShmStream::Run() {
   for (;;) {
     const std::uint32_t seen = channel_.Bell();
     Release();
-    const bool delivered = Deliver();
-    if (std::optional<absl::Status> status = Over()) {
-      Finish(*status);
-      return;
+    {
+      MutexLock turn(turn_);
+      const bool delivered = Deliver(kAnyPayload).messages;
+      if (std::optional<absl::Status> status = Over()) {
+        Finish(*status);
+        return;
+      }
+      if (delivered) continue;
     }
-    if (delivered) continue;
     TimePoint deadline;
     {
       MutexLock lock(mutex_);
       deadline = close_deadline_;
     }
-    channel_.WaitForBell(seen, options_.spin, deadline);
+    channel_.WaitForBell(seen, options_.look, deadline);
   }
 }
+
+void ShmStream::BeginToListen() {
+  answered_ = channel_.Bell() - 1;  // the stream's thread may have left something
+  channel_.BeginToListen();
+}
+
+ShmStream::Heard ShmStream::Listen() {
+  Heard heard;
+  if (channel_.Bell() == answered_ || !turn_.TryLock()) return heard;
+  // Once more after something came, so that no ring is left that has been answered.
+  for (int i = 0; i < 2 && handler_ != nullptr; ++i) {
+    const std::uint32_t seen = channel_.Bell();
+    Release();
+    const Heard now = Deliver(kLongestToListenTo);
+    heard.messages |= now.messages;
+    heard.long_payload = now.long_payload;
+    if (now.long_payload) break;
+    if (!now.messages) {
+      answered_ = seen;
+      break;
+    }
+  }
+  turn_.Unlock();
+  return heard;
+}
+
+void ShmStream::EndToListen() { channel_.EndToListen(answered_); }
 
 void ShmStream::Release() {
   std::vector<PayloadOut> done;
@@ -265,29 +302,32 @@ void ShmStream::Release() {
   if (!failed.ok()) Cancel(failed);
 }
 
-bool ShmStream::Deliver() {
-  bool any = false;
-  for (;;) {
+ShmStream::Heard ShmStream::Deliver(std::uint64_t longest_payload) {
+  Heard heard;
+  for (int i = 0; i < kMostAtOnce; ++i) {
     {
       MutexLock lock(mutex_);
-      if (!reason_.ok()) return any;
+      if (!reason_.ok()) return heard;
     }
-    if (goodbye_received_) return any;
+    if (goodbye_received_) return heard;
     auto incoming = channel_.Peek();
     absl::Status status = incoming.status();
-    if (status.ok() && !incoming->has_value()) return any;
-    any = true;
+    if (status.ok() && !incoming->has_value()) return heard;
+    heard.long_payload = status.ok() && (**incoming).entry.payload_bytes > longest_payload;
+    if (heard.long_payload) return heard;
+    heard.messages = true;
     const bool full = channel_.HalfFull();
     if (status.ok()) status = DeliverOne(**incoming);
     if (!status.ok()) {
       Cancel(absl::Status(status.code(), absl::StrCat("[stream] ", peer_, ": ", status.message())));
-      return any;
+      return heard;
     }
     const EntryKind kind = (**incoming).entry.kind;
     channel_.Pop();
     // The peer waits for its payload, or for room.
     if (full || kind == EntryKind::kPayloadOutside || kind == EntryKind::kAllOutside) channel_.RingOther();
   }
+  return heard;
 }
 
 absl::Status ShmStream::DeliverOne(const Channel::Incoming& incoming) {
@@ -304,6 +344,7 @@ absl::Status ShmStream::DeliverOne(const Channel::Incoming& incoming) {
   switch (entry.kind) {
     case EntryKind::kGoodbye:
       goodbye_received_ = true;
+      channel_.RingOwn();  // a listener leaves the end to the stream's thread
       return absl::OkStatus();
     case EntryKind::kInline:
       break;

@@ -1,9 +1,10 @@
 // A stream over two rings: messages lie in the rings, bulk payloads stay in the sender's shared memory, where the
 // receiver's handler reads them. A payload that is not in shared memory is copied there first.
 //
-// A thread a stream delivers, and takes note of what the peer has consumed. The sender's owner of a payload is let go
-// when the peer has consumed the message; if the stream breaks before, the payload is revoked first, and what the peer
-// reads of it from then on does not count (PayloadIn::Whole).
+// A thread a stream delivers, and takes note of what the peer has consumed; for a while another may do so in its place
+// (BeginToListen), one of the two at a time. The stream's own ends it. The sender's owner of a payload is let go when
+// the peer has consumed the message; if the stream breaks before, the payload is revoked first, and what the peer reads
+// of it from then on does not count (PayloadIn::Whole).
 #pragma once
 
 #include <atomic>
@@ -56,6 +57,15 @@ class ShmStream final : public Stream, public std::enable_shared_from_this<ShmSt
 
   // Begins to deliver. Once.
   void Start(std::shared_ptr<StreamHandler> handler);
+  // Between the first and the last of these the caller delivers what comes, as often as it calls Listen, while the
+  // stream's own thread sleeps; afterwards that goes on with what is left. One listener at a time.
+  struct Heard {
+    bool messages = false;      // the handler was given some; more may wait, but others are to have their turn
+    bool long_payload = false;  // one comes that takes so long to read that the stream's thread had better do it
+  };
+  void BeginToListen();
+  Heard Listen();
+  void EndToListen();
   // Ends the stream; OnClosed gets `reason` unless an earlier one is known.
   void Cancel(absl::Status reason);
 
@@ -85,13 +95,14 @@ class ShmStream final : public Stream, public std::enable_shared_from_this<ShmSt
   void Run();
   // Takes note of what the peer has consumed.
   void Release();
-  // Gives the handler what has come. True: something had.
-  bool Deliver();
-  absl::Status DeliverOne(const Channel::Incoming& incoming);
-  absl::StatusOr<std::span<const std::byte>> Outside(const Entry& entry, std::size_t bytes);
+  // Gives the handler what has come, but not all of it at once, and nothing from a payload on that is longer.
+  Heard Deliver(std::uint64_t longest_payload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
+  absl::Status DeliverOne(const Channel::Incoming& incoming) ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
+  absl::StatusOr<std::span<const std::byte>> Outside(const Entry& entry, std::size_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
   // The reason to end, if there is one.
-  std::optional<absl::Status> Over();
-  void Finish(const absl::Status& status);
+  std::optional<absl::Status> Over() ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
+  void Finish(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
   void PeerGone();  // the socket's other end was closed
 
   Descriptor socket_;
@@ -103,13 +114,16 @@ class ShmStream final : public Stream, public std::enable_shared_from_this<ShmSt
   std::thread thread_;
   std::atomic<bool> peer_gone_{false};
 
-  // Of the stream's thread.
-  std::shared_ptr<StreamHandler> handler_;
-  std::map<std::uint64_t, Mapping> blocks_;  // the peer's
-  bool goodbye_received_ = false;
+  std::uint32_t answered_ = 0;  // the listener's: the bell before all that it has delivered
 
-  Mutex mutex_;
-  Channel channel_;                                     // pushes under mutex_, reads on the stream's thread
+  // Held by whoever delivers, while the handler is called too: its calls come one at a time.
+  Mutex turn_;
+  std::shared_ptr<StreamHandler> handler_ ABSL_GUARDED_BY(turn_);   // null: not started, or ended
+  std::map<std::uint64_t, Mapping> blocks_ ABSL_GUARDED_BY(turn_);  // the peer's
+  bool goodbye_received_ ABSL_GUARDED_BY(turn_) = false;
+
+  Mutex mutex_ ABSL_ACQUIRED_AFTER(turn_);
+  Channel channel_;                                     // pushes under mutex_, reads under turn_
   std::deque<Outgoing> queue_ ABSL_GUARDED_BY(mutex_);  // for which the ring has no room
   std::deque<Unconsumed> unconsumed_ ABSL_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::weak_ptr<const SharedBlock>> introduced_ ABSL_GUARDED_BY(mutex_);  // the peer knows them

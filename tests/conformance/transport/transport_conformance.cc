@@ -85,6 +85,41 @@ TRANSPORT_TEST("messages of 0 B to 8 MB arrive whole and in order, and come back
   CHECK(client->WaitForClosed().ok());
 }
 
+TRANSPORT_TEST("whoever attends gets what comes, several at once too, and every message comes once") {
+  constexpr std::uint64_t kRounds = 300, kThreads = 2;
+  Host host([](Stream& stream, std::uint64_t number, const PayloadIn& payload) {
+    auto copy = std::make_shared<std::vector<std::byte>>(BytesOf(payload).value());
+    std::span<const std::byte> view(*copy);
+    (void)stream.Send(Numbered(number), {view, std::move(copy)});
+  });
+  auto transport = TestType::Make();
+  transport->Attend([] { return false; });  // there is nothing to look at yet
+  auto listener = MustListen<TestType>(*transport, host.acceptor());
+  std::vector<std::shared_ptr<Recorder>> clients;
+  std::vector<std::thread> threads;
+  std::atomic<std::uint64_t> whole{0}, received[kThreads] = {};
+  for (std::uint64_t t = 0; t < kThreads; ++t) {
+    clients.push_back(std::make_shared<Recorder>([&, t](Stream&, std::uint64_t, const PayloadIn&) { ++received[t]; }));
+    threads.emplace_back([&, t, client = clients.back()] {
+      auto stream = ConnectTo<TestType>(*transport, *listener, client);
+      for (std::uint64_t i = 0; i < kRounds; ++i) {
+        const std::size_t size = i % 50 == 49 ? 1 << 20 : i % 3 == 2 ? 20000 : 8;
+        if (!stream->Send(Numbered(i), MakePayload(size, i)).ok()) return;
+        transport->Attend([&] { return received[t] > i; });
+        if (client->WaitForMessages(i + 1).size() == i + 1) ++whole;
+      }
+      stream->Close();
+      transport->Attend([] { return false; });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(whole == kRounds * kThreads);
+  for (const auto& client : clients) {
+    CHECK(client->WaitForClosed().ToString() == "OK");
+    CHECK(client->Orderly());
+  }
+}
+
 TRANSPORT_TEST("a payload's owner is released once it is sent") {
   Host host;
   auto transport = TestType::Make();
