@@ -175,8 +175,9 @@ class PsProcess : public std::enable_shared_from_this<PsProcess> {  // streams' 
   TimePoint timer_wakes_ ABSL_GUARDED_BY(mutex_) = TimePoint::min();  // min: it is awake
   std::shared_ptr<ps::Shard> shard_ ABSL_GUARDED_BY(mutex_);          // shared with copies and snapshots under way
   std::optional<Preparation> prepared_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Work> work_ ABSL_GUARDED_BY(mutex_);           // bounded by what Server lets be undone
-  bool working_ ABSL_GUARDED_BY(mutex_) = false;            // somebody carries such work out
+  std::deque<Work> work_ ABSL_GUARDED_BY(mutex_);  // bounded by what Server lets be undone
+  bool working_ ABSL_GUARDED_BY(mutex_) = false;   // somebody carries such work out
+  bool versions_awaited_ = false;  // whoever carries it out: the newest version was asked for before it was there
   std::deque<SideWork> side_work_ ABSL_GUARDED_BY(mutex_);  // likewise
 
   std::uint64_t next_session_ ABSL_GUARDED_BY(mutex_) = 1;

@@ -99,39 +99,47 @@ std::vector<PsProcess::Answering> PsProcess::TakePullsOf(Version version) {
 }
 
 // Whoever waits for the version gets its buckets as they are made, and its end once it is published: a worker that goes
-// on before would stage its next update while this one is still being applied.
+// on before would stage its next update while this one is still being applied. Where the version before was waited for,
+// this one is going to be, though nobody has asked yet.
 void PsProcess::Run(const ps::ApplyDecision& work) {
   std::shared_ptr<ps::Shard> memory = shard();
   if (!memory) return;
   const TimePoint begin = clock_.Now();
-  const std::vector<Answering> answering = TakePullsOf(work.decision.version);
-  bool answered = false;
+  const Version version = work.decision.version;
+  std::vector<Answering> answering, newcomers = TakePullsOf(version);
+  std::vector<int> sent;
   ps::Shard::BucketReady ready;
-  if (!answering.empty()) {
-    ready = [&](int bucket, const ps::PinnedVersion& version) {
-      answered = true;
-      for (const Answering& one : answering) SendBucket(one, version, bucket);
+  if (!newcomers.empty() || versions_awaited_) {
+    sent.reserve(memory->place().layout->buckets().size());
+    ready = [&](int bucket, const ps::PinnedVersion& pinned) {
+      for (Answering& one : TakePullsOf(version)) newcomers.push_back(std::move(one));
+      for (Answering& one : newcomers) {
+        for (const int former : sent) SendBucket(one, pinned, former);
+        answering.push_back(std::move(one));
+      }
+      newcomers.clear();
+      for (const Answering& one : answering) SendBucket(one, pinned, bucket);
+      sent.push_back(bucket);
     };
   }
   std::vector<double> squared_sums = memory->Apply(work.decision, work.slots, ready, work.folded);
-  if (TimelineOn()) {
-    TimelineSpan("apply", absl::StrCat("apply ", ToString(work.decision.version)), begin, clock_.Now());
-  }
+  if (TimelineOn()) TimelineSpan("apply", absl::StrCat("apply ", ToString(version)), begin, clock_.Now());
+  for (Answering& one : TakePullsOf(version)) newcomers.push_back(std::move(one));
+  versions_awaited_ = !answering.empty() || !newcomers.empty();
   Turn([&] {
     const TimePoint now = clock_.Now();
-    return server_.OnApplied(work.decision.version, ToSeconds(now - begin), std::move(squared_sums), now);
+    return server_.OnApplied(version, ToSeconds(now - begin), std::move(squared_sums), now);
   });
   const bool replaced = shard() != memory;
   for (const Answering& one : answering) {
     if (replaced) {
       RefusePull(*one.to.stream, one.to.envelope, one.pull.request);
-    } else if (answered) {
-      (void)one.to.stream->Send(
-          {one.to.envelope, PullData{.request = one.pull.request, .version = work.decision.version, .bucket = -1}});
     } else {
-      Do(one.pull);
+      (void)one.to.stream->Send(
+          {one.to.envelope, PullData{.request = one.pull.request, .version = version, .bucket = -1}});
     }
   }
+  for (const Answering& one : newcomers) Do(one.pull);
 }
 
 void PsProcess::Run(const ps::StartSnapshot& work) {
