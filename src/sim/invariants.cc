@@ -327,6 +327,13 @@ void Invariants::OnCommit(const CommitRecord& record) {
   const auto& following = experiment_.batching.noise_scale;
   const std::int64_t most = following ? following->max : experiment_.train.global_batch_size;
   if (samples > most) Break(absl::StrCat(name, " covers ", samples, " samples; the global batch is at most ", most));
+  // In bsp it is all of it, but where an update was lost, which is a further attempt, and at an epoch's end.
+  const SyncConfig& sync = experiment_.train.sync;
+  const bool exact = sync.mode == SyncConfig::Mode::kBsp && sync.backup_workers == 0 && !following;
+  if (exact && decision.attempt == 0 && samples < most && !decision.updates.empty() &&
+      spent_.Count(static_cast<std::int64_t>(decision.updates.front().epoch.value())) < samples_) {
+    Break(absl::StrCat(name, " covers ", samples, " samples although none was lost; the global batch is ", most));
+  }
   if (decision.previous_hash != chain_hash_ || decision.hash != HashDecision(decision)) {
     Break(absl::StrCat(name, " breaks the hash chain"));
   }
