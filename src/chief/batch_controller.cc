@@ -95,12 +95,17 @@ void BatchController::TakeBrief(std::size_t at) {
   Brief& brief = briefs_[at];
   brief.learnt_ceiling = worker.throughput.ceiling();
   brief.belief = worker.model.belief();
-  brief.drift = drift_.Factor(worker.levels);
+  brief.drift = FactorOf(worker);
+  brief.in_question = worker.far_off != 0;
   brief.noise_squares = worker.model.residual_squares();
   brief.noise_steps = worker.model.residual_weight();
   if (brief.measured || worker.model.observations() == 0) return;
   brief.measured = true;
   if (--unmeasured_ == 0) Raise("first steps are measured");
+}
+
+double BatchController::FactorOf(const Worker& worker) const {
+  return drift_.follows() ? drift_.Factor(worker.levels) : worker.pace.factor();
 }
 
 void BatchController::Remember(State::Record record) {
@@ -129,6 +134,9 @@ void BatchController::Observe(Incarnation worker, std::int64_t batch, double sec
   if (!Teaches(learner, batch, seconds, first_of_size)) return TakeBrief(at);
   if (batch == briefs_[at].batch && (!first_of_size || learner.untaught > kUntaughtMax)) briefs_[at].untried = false;
   if (options_.mode == Mode::kProportional && batch == briefs_[at].batch) Smooth(learner, batch, seconds);
+  if (options_.rates && learner.model.settled()) {
+    learner.pace.Learn(seconds / learner.model.Predict(static_cast<double>(batch)));
+  }
   switch (learner.throughput.Observe(batch, seconds, learner.model)) {
     case ThroughputCeiling::Verdict::kHoldBack:  // the line waits; a level that is followed does not
       if (learner.model.settled()) {
@@ -167,6 +175,7 @@ void BatchController::Learn(Worker& learner, std::int64_t batch, double seconds)
   }
   if (ratio || !drifts) {
     learner.levels = {};
+    learner.pace = {};
     if (ratio && follows) learner.levels.Shift(std::log(seconds / model.Predict(size)));
     return;
   }
@@ -176,20 +185,25 @@ void BatchController::Learn(Worker& learner, std::int64_t batch, double seconds)
 }
 
 // A step far off the level that is followed is a change or nothing, and says nothing of the line: the batch that
-// follows would be taken for the cause. The second in a row on the same side is a change.
+// follows would be taken for the cause. The second in a row on the same side is a change; where none comes, the level
+// is as it was before.
 bool BatchController::FarOff(Worker& learner, double log_ratio) {
-  const double off = log_ratio - learner.levels.newest(), outlier = kOutlier * learner.model.TestNoise();
-  const bool again = off * learner.far_off > 0;
-  learner.far_off = std::abs(off) > outlier ? off : 0;
-  if (learner.far_off == 0) return false;
-  drift_.Score(learner.levels, log_ratio, outlier);
-  if (again) {
-    learner.levels = {};
-    learner.levels.Shift(log_ratio);
-    learner.far_off = 0;
-  } else {
-    learner.levels.Learn(log_ratio);
+  const double outlier = kOutlier * learner.model.TestNoise();
+  const double was_off = std::exchange(learner.far_off, 0);
+  if (was_off != 0) {
+    const double off = log_ratio - learner.levels_before.newest();
+    const bool again = off * was_off > 0 && std::abs(off) > outlier;
+    if (again) drift_.Score(learner.levels, log_ratio, outlier);
+    learner.levels = again ? StepTimeDrift::Levels{} : learner.levels_before;
+    if (again) learner.levels.Shift(log_ratio);
+    if (again) return true;
   }
+  const double off = log_ratio - learner.levels.newest();
+  if (std::abs(off) <= outlier) return false;
+  drift_.Score(learner.levels, log_ratio, outlier);
+  learner.far_off = off;
+  learner.levels_before = learner.levels;
+  learner.levels.Learn(log_ratio);
   return true;
 }
 
@@ -252,6 +266,7 @@ std::vector<BatchWorkerView> BatchController::Workers() const {
     view.name = worker.name;
     view.batch = brief.batch;
     view.observations = worker.model.observations();
+    view.settled = worker.model.settled();
     view.line = {brief.drift * brief.belief.line.fixed, brief.drift * brief.belief.line.per_sample};
     if (brief.measured) view.predicted_seconds = view.line.At(static_cast<double>(brief.batch));
     view.noise = Noise(brief);

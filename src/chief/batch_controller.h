@@ -31,6 +31,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "chief/batch_split.h"
+#include "chief/mean_pace.h"
 #include "chief/step_time_drift.h"
 #include "chief/step_time_model.h"
 #include "chief/throughput_ceiling.h"
@@ -68,6 +69,7 @@ struct BatchWorkerView {
   std::string name;
   std::int64_t batch = 0;         // of the last Plan
   std::int64_t observations = 0;  // 0: the rest is belief
+  bool settled = false;           // so many that the line is a yardstick
   StepTimeLine line;
   double predicted_seconds = 0;  // of a step at `batch`; 0 without observations
   double noise = 0;              // relative standard deviation of a step
@@ -123,8 +125,9 @@ class BatchController {
   absl::StatusOr<std::vector<BatchShare>> PlanAgain(std::int64_t total);
 
   // The shares of a step that has fewer samples than usual, as at the end of the data: by the same models as the last
-  // Plan. Not a step, no decision. The floor does not bind where it cannot. The ceilings hold.
-  absl::StatusOr<std::vector<BatchShare>> PlanRemainder(std::int64_t total) const;
+  // Plan, where that was among the same members. Not a step, no decision. The floor does not bind where it cannot. The
+  // ceilings hold.
+  absl::StatusOr<std::vector<BatchShare>> PlanRemainder(std::int64_t total);
 
   // Why the last Plan that changed shares did: one line.
   const std::string& Explain() const { return reason_; }
@@ -155,9 +158,11 @@ class BatchController {
     double declared_speed;
     StepTimeModel model;
     StepTimeDrift::Levels levels;
+    MeanPace pace;  // rates: of the line
     ThroughputCeiling throughput;
-    double far_off = 0;  // of the step before, of the levels, in logarithms; 0: it was not
-    int untaught = 0;    // steps in a row that were the first of their size
+    double far_off = 0;                   // of the step before, of the levels, in logarithms; 0: it was not
+    StepTimeDrift::Levels levels_before;  // it, if it was
+    int untaught = 0;                     // steps in a row that were the first of their size
     // Of the newest of those, until the next step; 0: none.
     std::int64_t first_batch = 0;
     double first_seconds = 0;
@@ -174,6 +179,7 @@ class BatchController {
     std::int64_t learnt_ceiling = 0;  // 0: none
     bool measured = false;            // the rest is from its own steps
     bool untried = false;             // no step at `batch` has told yet how long those take
+    bool in_question = false;         // the last step was far off; the next one tells whether that is a change
     StepTimeModel::Belief belief;
     double drift = 1;      // by which its steps take longer now than the line says
     double computing = 1;  // the part of a step that went into the samples, of late
@@ -205,6 +211,7 @@ class BatchController {
   // Its place in workers_ and briefs_; -1: unknown.
   std::ptrdiff_t Find(Incarnation worker) const;
   void TakeBrief(std::size_t at);                       // of what has been learnt
+  double FactorOf(const Worker& worker) const;          // of its line, by what it leaves out
   std::int64_t GivenCeiling(const Brief& brief) const;  // 0: none
   // A range for each worker, without what was learnt. `over`: by what memory's ceilings are raised; 1: they hold.
   absl::Status GivenRanges(std::int64_t total, std::int64_t floor, std::vector<ShareRange>& ranges, double& over) const;

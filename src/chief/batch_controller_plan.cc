@@ -185,7 +185,7 @@ void BatchController::EndStep() {
     first_of_size_seconds_ = -1;
   }
   if (options_.mode != Mode::kModel || !drift_.Step()) return;
-  for (std::size_t i = 0; i < workers_.size(); ++i) briefs_[i].drift = drift_.Factor(workers_[i].levels);
+  for (std::size_t i = 0; i < workers_.size(); ++i) briefs_[i].drift = FactorOf(workers_[i]);
   next_hold_off_ = hold_off_ = options_.hold_off_steps;
   age_ = 0;
 }
@@ -287,8 +287,9 @@ bool BatchController::DecideModel(std::int64_t total, bool forced) {
   // Trying at every step would look for the luckiest of many steps; the longer nothing changes, the rarer it tries.
   const std::int64_t every = std::max<std::int64_t>(1, hold_off_ / 10);
   if (!urgent && (steps_since_change_ < hold_off_ || steps_since_change_ % every != 0)) return false;
-  if (!urgent && drift_.follows() &&
-      std::any_of(briefs_.begin(), briefs_.end(), [](const Brief& brief) { return brief.untried; })) {
+  if (!urgent && drift_.follows() && std::any_of(briefs_.begin(), briefs_.end(), [](const Brief& brief) {
+        return brief.untried || brief.in_question;
+      })) {
     return false;
   }
 
@@ -369,7 +370,7 @@ void BatchController::Adopt() {
   steps_since_change_ = 0;
 }
 
-absl::StatusOr<std::vector<BatchShare>> BatchController::PlanRemainder(std::int64_t total) const {
+absl::StatusOr<std::vector<BatchShare>> BatchController::PlanRemainder(std::int64_t total) {
   std::vector<StepTimeLine> lines;
   std::vector<double> weights;
   std::vector<ShareRange> ranges;
@@ -378,9 +379,11 @@ absl::StatusOr<std::vector<BatchShare>> BatchController::PlanRemainder(std::int6
       options_.min_batch_size * n <= total ? std::max<std::int64_t>(options_.min_batch_size, 0) : 0;
   double over = 1;
   EK_RETURN_IF_ERROR(GivenRanges(total, floor, ranges, over));
-  for (const Brief& brief : briefs_) {
-    lines.push_back(brief.planned);
-    weights.push_back(static_cast<double>(std::max<std::int64_t>(brief.batch, 1)));
+  // Whoever has joined since has none, and those of the others may be in no time at all.
+  if (members_changed_) MakeLines();
+  for (std::size_t i = 0; i < briefs_.size(); ++i) {
+    lines.push_back(members_changed_ ? lines_[i] : briefs_[i].planned);
+    weights.push_back(static_cast<double>(std::max<std::int64_t>(briefs_[i].batch, 1)));
   }
   const std::vector<std::int64_t> shares =
       options_.mode == Mode::kModel ? MinMaxSplit(total, lines, ranges) : SplitBatch(total, weights, ranges);

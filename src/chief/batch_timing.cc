@@ -15,7 +15,7 @@ namespace evenkeel {
 namespace {
 
 constexpr std::size_t kEvictAmong = 3;  // fewer have no median that is worth the name
-constexpr int kEvictAfterCommits = 10;  // so long a worker is too slow before it goes
+constexpr int kEvictAfterSteps = 10;    // of its own, so long a worker is too slow before it goes
 
 }  // namespace
 
@@ -122,11 +122,15 @@ void Chief::Impl::EvictSlowest() {
   for (const BatchWorkerView& member : members) {
     const WorkerState* worker = workers.Find(member.worker);
     if (worker == nullptr) continue;
-    const bool slow = member.observations > 0 && member.batch <= options.experiment.batching.min_batch_size &&
+    if (member.observations == worker->steps_seen) continue;  // others' commits say nothing of it
+    const bool slow = member.settled && member.batch <= options.experiment.batching.min_batch_size &&
                       member.predicted_seconds > factor * *middle;
     const int steps = slow ? worker->slow_steps + 1 : 0;
-    if (steps != worker->slow_steps) workers.Change(*worker, [steps](WorkerState& w) { w.slow_steps = steps; });
-    if (steps < kEvictAfterCommits) continue;
+    workers.Change(*worker, [&](WorkerState& w) {
+      w.slow_steps = steps;
+      w.steps_seen = member.observations;
+    });
+    if (steps < kEvictAfterSteps) continue;
     if (slowest == nullptr || member.predicted_seconds > slowest->predicted_seconds) slowest = &member;
   }
   if (slowest == nullptr) return;
@@ -158,7 +162,7 @@ bool Chief::Impl::PlanStands() {
   };
   std::int64_t total = 0;
   for (Incarnation worker : workers.with_provisional()) total += planned(worker);
-  if (total != global_batch.size()) return true;
+  if (total != StepSamples()) return true;
   const auto plan = batches->PlanAgain(total);
   if (!plan.ok()) return true;
   return std::all_of(plan->begin(), plan->end(),

@@ -444,7 +444,12 @@ void Chief::Impl::MakeUpForGap() {
     move->connect_until += gap;
   }
   for (auto& [holder, claim] : claims) claim.until += gap;
-  undecided.ShiftDeadlines(gap);
+  undecided.Shift(gap);
+  if (last_commit_at) *last_commit_at += gap;
+  for (const auto& [incarnation, worker] : workers) {
+    if (!worker.idle_since) continue;
+    workers.Change(worker, [gap](WorkerState& w) { *w.idle_since += gap; });
+  }
 }
 
 void Chief::Impl::CheckDeadlines() {

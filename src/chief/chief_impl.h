@@ -297,6 +297,9 @@ struct Chief::Impl {
   std::optional<Share> TakeProvisional(const WorkerState& worker);
   std::int64_t AsyncBatch(const WorkerState& worker);
   std::int64_t LeastBatch() const;
+  // Of a step that nothing cuts short.
+  std::int64_t StepSamples() const { return std::min(global_batch.size(), samples); }
+  void SayBounds(std::string text);
   std::map<Incarnation, std::int64_t> CutBatch(std::int64_t total, bool again = false);
   bool BindIdle(const WorkerState& worker);
   bool MayBindMore() const;
@@ -474,8 +477,8 @@ struct Chief::Impl {
   std::optional<double> gradient_norm;        // of the newest measured commit
   double commit_seconds = 0;                  // between two, smoothed
   std::int64_t said_plans = 0;
-  bool said_bounds = false;
-  bool said_memory = false;                          // that it may not do
+  std::string said_bounds;                           // that cannot hold; empty: they do
+  bool said_memory = false;                          // that the workers' may not hold a step
   std::map<Incarnation, std::int64_t> async_shares;  // of the round in progress
   CommitNumber async_round;                          // commit at which it was cut
   MembershipEpoch async_epoch;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 
@@ -25,24 +26,34 @@ double GlobalBatch::LearningRateFactor() const {
 }
 
 std::string GlobalBatch::Follow(const GradientNoise& noise, std::int64_t floor, std::int64_t ceiling) {
-  if (!noise_scale_ || noise.steps() - changed_at_ < window_) return "";
+  if (!noise_scale_) return "";
+  std::int64_t most = noise_scale_->max;
+  const std::int64_t least = std::clamp(floor, noise_scale_->min, most);
+  if (ceiling > 0) most = std::clamp(ceiling, least, most);
+  if (size_ < least || size_ > most) {
+    return ChangeTo(std::clamp(size_, least, most), noise.steps(),
+                    absl::StrFormat("the workers take %d to %d together", least, most));
+  }
   const std::optional<double> scale = noise.NoiseScale();
-  if (!scale) return "";
+  if (noise.steps() - changed_at_ < window_ || !scale) return "";
   const auto size = static_cast<double>(size_);
-  double most = static_cast<double>(noise_scale_->max);
-  const double least = std::clamp(static_cast<double>(floor), static_cast<double>(noise_scale_->min), most);
-  if (ceiling > 0) most = std::clamp(static_cast<double>(ceiling), least, most);
-  const double wanted = std::clamp(*scale, least, most);
+  const double wanted = std::clamp(*scale, static_cast<double>(least), static_cast<double>(most));
   if (wanted < size * noise_scale_->least_factor && wanted > size / noise_scale_->least_factor) return "";
   const double next = std::clamp(wanted, size / noise_scale_->most_factor, size * noise_scale_->most_factor);
-  const std::int64_t rounded = std::llround(next);
-  if (rounded == size_) return "";
-  const std::int64_t before = size_;
-  size_ = rounded;
-  changed_at_ = noise.steps();
-  return absl::StrFormat(
-      "the global batch is %d samples now, not %d: the gradient noise scale is %.4g; learning rate times %.4g", size_,
-      before, *scale, LearningRateFactor());
+  return ChangeTo(std::llround(next), noise.steps(), absl::StrFormat("the gradient noise scale is %.4g", *scale));
+}
+
+std::string GlobalBatch::ChangeTo(std::int64_t size, std::int64_t steps, const std::string& why) {
+  const std::int64_t before = std::exchange(size_, size);
+  if (before == size) return "";
+  changed_at_ = steps;
+  return absl::StrFormat("the global batch is %d samples now, not %d: %s; learning rate times %.4g", size_, before, why,
+                         LearningRateFactor());
+}
+
+void GlobalBatch::BeginAnew() {
+  size_ = first_;
+  changed_at_ = 0;
 }
 
 void GlobalBatch::Restore(std::int64_t size, std::int64_t changed_at) {

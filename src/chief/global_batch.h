@@ -26,15 +26,19 @@ class GlobalBatch {
   // Of the schedule's learning rate, for a step planned with this size.
   double LearningRateFactor() const;
 
-  // Between two commits. `floor` and `ceiling`: what the workers must and can take together; 0: no bound. Returns why
-  // the size changed, or "".
+  // Between two commits. `floor` and `ceiling`: what the workers must and can take together; 0: no bound. A size that
+  // they cannot take changes at once. Returns why the size changed, or "".
   std::string Follow(const GradientNoise& noise, std::int64_t floor, std::int64_t ceiling);
   // Steps of the estimate when it changed last.
   std::int64_t changed_at() const { return changed_at_; }
+  // As at the start of the job.
+  void BeginAnew();
   // As a checkpoint or the log says; within the bounds. Where it is fixed: no effect.
   void Restore(std::int64_t size, std::int64_t changed_at);
 
  private:
+  std::string ChangeTo(std::int64_t size, std::int64_t steps, const std::string& why);
+
   const std::int64_t first_;
   const std::int64_t window_;
   const std::optional<BatchingConfig::NoiseScale> noise_scale_;

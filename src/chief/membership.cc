@@ -340,11 +340,15 @@ void Chief::Impl::ResumeWorkerSession(const WorkerState& worker) {
 
 void Chief::Impl::OnReady(SessionId session, const Ready& ready) {
   const WorkerState* worker = workers.BySession(session);
+  // A chief that has been started again took it up as ready, and knows nothing of its memory.
+  if (ready.memory_samples > 0) {
+    workers.Change(*worker, [&ready](WorkerState& w) { w.memory_samples = ready.memory_samples; });
+    if (batches) batches->SetCeiling(worker->incarnation, worker->memory_samples);
+  }
   if (worker->ready) return;
   workers.Change(*worker, [&ready](WorkerState& w) {
     w.ready = true;
     w.timed = {ready.fixed_seconds, ready.seconds_per_sample};
-    w.memory_samples = ready.memory_samples;
     w.state = "ready";
   });
 }

@@ -59,6 +59,8 @@ void Chief::Impl::ForgetTraining() {
   samples_trained = 0;
   chain_hash = 0;
   totals.clear();
+  global_batch.BeginAnew();
+  if (noise) noise.emplace(options.experiment.batching.gradnorm_window);
 }
 
 // After the checkpoint's state is loaded: the commits that the log holds, and the members.

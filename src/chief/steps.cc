@@ -427,13 +427,16 @@ std::int64_t Chief::Impl::LeastBatch() const {
 std::map<Incarnation, std::int64_t> Chief::Impl::CutBatch(std::int64_t total, bool again) {
   std::map<Incarnation, std::int64_t> counts;
   if (batches) {
-    const bool whole = total == global_batch.size();
+    // An epoch that has no more than that, or less, is planned like any step where everybody gets enough of it.
+    const bool whole = total == global_batch.size() ||
+                       (total == StepSamples() && total >= LeastBatch() * static_cast<std::int64_t>(batches->size()));
     auto plan = !whole ? batches->PlanRemainder(total) : again ? batches->PlanAgain(total) : batches->Plan(total);
     if (plan.ok()) {
       for (const BatchShare& share : *plan) counts[share.worker] = share.batch;
       if (std::exchange(said_plans, batches->plans()) != batches->plans()) Say(BatchesLine());
+      if (whole) said_bounds.clear();
       const bool over = batches->MemoryOver() > 1;
-      if (over && !std::exchange(said_memory, true)) {
+      if (std::exchange(said_memory, over) != over && over) {
         Say(absl::StrFormat(
                 "the workers' memory holds about %d samples together, the global batch has %d: they may run "
                 "out of it; more workers or a smaller train.global_batch_size would help",
@@ -442,9 +445,7 @@ std::map<Incarnation, std::int64_t> Chief::Impl::CutBatch(std::int64_t total, bo
       }
       return counts;
     }
-    if (!std::exchange(said_bounds, true)) {
-      Say(absl::StrCat("batches are cut evenly: ", std::string(plan.status().message())), LogLevel::kWarning);
-    }
+    if (whole) SayBounds(absl::StrCat("batches are cut evenly: ", std::string(plan.status().message())));
   }
   const std::vector<const WorkerState*> members = workers.TrainingByRank();
   std::vector<double> weights;
@@ -452,14 +453,20 @@ std::map<Incarnation, std::int64_t> Chief::Impl::CutBatch(std::int64_t total, bo
   const std::int64_t most = options.experiment.batching.max_batch_size;
   const auto count = static_cast<std::int64_t>(members.size());
   if (!batches && total == global_batch.size() &&
-      (LeastBatch() * count > total || (most > 0 && most * count < total)) && !std::exchange(said_bounds, true)) {
-    Say(absl::StrCat("batching.", most > 0 && most * count < total ? "max_batch_size" : "min_batch_size",
-                     " does not bind: ", count, " workers cannot keep it with a global batch of ", total),
-        LogLevel::kWarning);
+      (LeastBatch() * count > total || (most > 0 && most * count < total))) {
+    SayBounds(absl::StrCat("batching.", most > 0 && most * count < total ? "max_batch_size" : "min_batch_size",
+                           " does not bind: ", count, " workers cannot keep it with a global batch of ", total));
   }
   const std::vector<std::int64_t> shares = SplitBatch(total, weights, SplitBounds{LeastBatch(), most});
   for (std::size_t i = 0; i < members.size(); ++i) counts[members[i]->incarnation] = shares[i];
   return counts;
+}
+
+// Why a bound of the batches does not hold. Once, until it does again or is another one.
+void Chief::Impl::SayBounds(std::string text) {
+  if (text == said_bounds) return;
+  said_bounds = std::move(text);
+  Say(said_bounds, LogLevel::kWarning);
 }
 
 // The B lowest free positions of the next epoch, cut in rank order by the workers' weights.
@@ -468,7 +475,7 @@ std::vector<Share> Chief::Impl::PlanStep(bool* last_of_epoch, bool again) {
   const std::optional<Epoch> epoch = ledger->NextEpoch();
   if (!epoch) return shares;
   const std::int64_t free = ledger->FreeIn(*epoch);
-  const std::int64_t total = std::min(global_batch.size(), free);
+  const std::int64_t total = std::min(StepSamples(), free);
   *last_of_epoch = total == free;
   const std::map<Incarnation, std::int64_t> counts = CutBatch(total, again);
   for (const WorkerState* worker : workers.TrainingByRank()) {
@@ -525,8 +532,9 @@ void Chief::Impl::GrantBsp(bool planned) {
     }
     last_of_epoch = !shares.empty() && ledger->FreeIn(shares.front().epoch) == 0;
   } else {
+    const bool again = provisional_training.has_value();  // this step has been planned before
     ReleaseProvisional();
-    shares = PlanStep(&last_of_epoch);
+    shares = PlanStep(&last_of_epoch, again);
   }
   provisional_training.reset();
   if (shares.empty()) return;
@@ -555,7 +563,7 @@ std::int64_t Chief::Impl::AsyncBatch(const WorkerState& worker) {
   // A round is about one commit a worker; then the shares are looked at again.
   const bool stale = commit.value() - async_round.value() >= async_shares.size();
   if (async_epoch != membership_epoch || stale || !async_shares.contains(worker.incarnation)) {
-    async_shares = CutBatch(global_batch.size());
+    async_shares = CutBatch(StepSamples());
     async_round = commit;
     async_epoch = membership_epoch;
   }

@@ -127,10 +127,12 @@ std::optional<SetNumber> UpdateTable::FirstComplete() const {
   return *complete;
 }
 
-void UpdateTable::ShiftDeadlines(Duration by) {
+void UpdateTable::Shift(Duration by) {
   deadlines_.ShiftAll(by);
   for (auto& [id, update] : updates_) {
     if (update.deadline != kNever) update.deadline += by;
+    update.timing.bound_since += by;
+    if (update.timing.staged_since) *update.timing.staged_since += by;
   }
 }
 

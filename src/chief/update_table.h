@@ -104,7 +104,8 @@ class UpdateTable {
   // --- time
   // Of all updates but those fenced.
   TimePoint NextDeadline() const { return deadlines_.Next(); }
-  void ShiftDeadlines(Duration by);
+  // Nothing was seen for so long: no deadline comes sooner for it, and no step has taken longer.
+  void Shift(Duration by);
   // Past their deadline, ascending: none that is staged everywhere.
   std::vector<UpdateId> Overdue(TimePoint now) const { return deadlines_.Due(now); }
   // Of dead workers, ascending.

@@ -37,10 +37,11 @@ struct WorkerState {
   Incarnation incarnation;
   SessionId session;
   bool ready = false;
-  std::optional<Rank> rank;  // set once admitted
-  double weight = 1;         // share of the global batch
-  double gradient_norm = 0;  // of the mean gradient of its newest measured update; 0: none is
-  int slow_steps = 0;        // in a row, with the least batch
+  std::optional<Rank> rank;     // set once admitted
+  double weight = 1;            // share of the global batch
+  double gradient_norm = 0;     // of the mean gradient of its newest measured update; 0: none is
+  int slow_steps = 0;           // in a row, with the least batch, up to
+  std::int64_t steps_seen = 0;  // observed steps
   std::uint64_t next_sequence = 1;
   std::int64_t clock = 0;  // commits of this worker, or the minimum when it joined
   std::optional<UpdateId> bound;

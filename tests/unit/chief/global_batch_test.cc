@@ -110,6 +110,42 @@ TEST_CASE("a job that is resumed from any checkpoint changes its global batch at
   }
 }
 
+TEST_CASE("a following global batch that the workers cannot take any more changes at once", "[chief]") {
+  FakeClusterOptions options;
+  options.workers = 6;
+  options.samples = 60000;
+  options.overrides = std::string(kFollows) + " batching.max_batch_size=40";
+  FakeCluster cluster(options);
+  cluster.SetNoiseScale(900);
+  cluster.RunUntil([&] { return !cluster.commits().empty() && Sizes(cluster).back() == 240; });
+  REQUIRE(Sizes(cluster).back() == 240);
+  cluster.LeaveWorker(0);  // by less than the estimate would have to change
+  cluster.RunUntil([&] { return Sizes(cluster).back() == 200; });
+  CHECK(Sizes(cluster).back() == 200);
+  CHECK(Said(cluster, "the global batch is 200 samples now, not 240: the workers take "));
+}
+
+TEST_CASE("a job that is taken back to its start has its first global batch again", "[chief]") {
+  FakeClusterOptions options;
+  options.samples = 6000;
+  options.overrides = std::string(kFollows) + " membership.lease_ms=2000 membership.renew_ms=500";
+  FakeCluster cluster(options);
+  cluster.FailSnapshots(true);
+  cluster.SetNoiseScale(200);
+  cluster.RunUntil([&] { return !cluster.commits().empty() && Sizes(cluster).back() == 200; });
+  REQUIRE(Sizes(cluster).back() == 200);
+  cluster.KillServer(0);
+  cluster.RunUntil([&] { return cluster.rollbacks() == 1; });
+  cluster.StartServer(0);
+  cluster.RunUntil([&] { return cluster.surviving_commits().size() == 6; });
+  const std::vector<CommitRecord> commits = cluster.surviving_commits();
+  REQUIRE(commits.size() == 6);
+  for (std::size_t i = 0; i < 5; ++i) {
+    CHECK(commits[i].decision.samples == 60);
+    CHECK(commits[i].decision.learning_rate == Approx(0.5));
+  }
+}
+
 TEST_CASE("without a window nothing is measured and nothing follows", "[chief]") {
   FakeClusterOptions options;
   options.overrides = "train.global_batch_size=60";
@@ -136,6 +172,25 @@ TEST_CASE("a worker that the least batch cannot help is asked to leave, by choic
   const std::vector<CommittedUpdate> last = cluster.commits().back().decision.updates;
   CHECK(last.size() == (evicts && !needed ? 3 : 4));
   CHECK(cluster.commits().back().decision.samples == 400);
+}
+
+// All have the least batch. Nobody waits for anybody, so that others commit often while one has a long step.
+TEST_CASE("a worker is sent away for many slow steps of its own, not for one", "[chief]") {
+  const bool for_good = GENERATE(true, false);
+  FakeClusterOptions options;
+  options.workers = 12;
+  options.samples = 1000000;
+  options.timed = true;
+  options.overrides =
+      "train.sync.mode=asp train.global_batch_size=192 batching.mode=model batching.min_batch_size=16 "
+      "batching.probe_ms=0 batching.evict_slower_than=3";
+  FakeCluster cluster(options);
+  for (int i = 0; i < 12; ++i) cluster.SetSpeed(i, i == 7 ? 0.008 : 0.001);
+  cluster.RunUntil([&] { return cluster.commits().size() == 30; });
+  if (!for_good) cluster.SetSpeed(7, 0.001);
+  const TimePoint until = cluster.now() + std::chrono::seconds(6);
+  cluster.RunUntil([&] { return cluster.now() >= until; });
+  CHECK(Said(cluster, "batching.evict_slower_than: a step of 16 samples") == for_good);
 }
 
 TEST_CASE("with the staleness strategy a slow worker's updates are no staler than the others'", "[chief]") {

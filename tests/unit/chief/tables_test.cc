@@ -235,7 +235,7 @@ TEST_CASE("overdue is what is not staged everywhere at its deadline, and not a d
   table.Stage(Id(2), 0, {});
   REQUIRE(table.NextDeadline() == At(9));
   REQUIRE(table.DeadlineOf(Id(2)) == kNever);
-  table.ShiftDeadlines(std::chrono::seconds(2));
+  table.Shift(std::chrono::seconds(2));
   REQUIRE(table.NextDeadline() == At(11));
   REQUIRE(table.At(Id(1)).deadline == At(11));
   table.Drop(Id(3));
