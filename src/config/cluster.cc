@@ -219,6 +219,10 @@ absl::Status CheckBatchBounds(const Experiment& experiment, std::int64_t tasks) 
   const BatchingConfig& batching = experiment.batching;
   const std::int64_t total = experiment.train.global_batch_size;
   if (tasks == 0) return absl::OkStatus();
+  if (batching.mode != BatchingConfig::Mode::kOff && total < tasks) {
+    return absl::InvalidArgumentError(Concat("train.global_batch_size: ", total, " is less than a sample for each of ",
+                                             tasks, " tasks that train; allowed here: at least ", tasks));
+  }
   if (batching.mode != BatchingConfig::Mode::kOff && batching.min_batch_size > total / tasks) {
     return absl::InvalidArgumentError(Concat("batching.min_batch_size: ", batching.min_batch_size, " for each of ",
                                              tasks, " tasks that train is more than train.global_batch_size, ", total,

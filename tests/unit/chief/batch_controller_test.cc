@@ -303,6 +303,46 @@ TEST_CASE("step times that wander are followed; those that do not are left alone
   }
 }
 
+// Each has so many of every 10 ms of a core, and what it does not use is gone: a short step is fast, a long one is not.
+TEST_CASE("workers under CPU quotas, for whom small batches are fast and large ones slow, settle", "[chief]") {
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    INFO("seed " << seed);
+    constexpr std::int64_t kTotal = 2048;
+    constexpr double kPeriod = 10e-3, kPerSample = 35e-6;
+    const double quotas[] = {6e-3, 3e-3, 1e-3};
+    BatchController controller{{}};
+    for (std::uint64_t id = 1; id <= 3; ++id) controller.AddWorker(Incarnation(id), absl::StrCat("worker:", id));
+    Rng rng(seed);
+    const auto seconds = [&](std::size_t worker, std::int64_t batch) {
+      double cpu = kPerSample * static_cast<double>(batch) * (1 + 0.03 * rng.NextNormal());
+      const double left_in_period = kPeriod * rng.NextDouble();  // as it begins
+      const double quota = quotas[worker], first = std::min(quota, left_in_period);
+      if (cpu <= first) return cpu;
+      cpu -= first;
+      const double whole = std::floor(cpu / quota);
+      return left_in_period + whole * kPeriod + (cpu - whole * quota);
+    };
+    double slowest = 0;
+    std::int64_t settled = 0;
+    std::vector<BatchShare> next = *controller.Plan(kTotal);
+    for (int step = 0; step < 400; ++step) {
+      const std::vector<BatchShare> shares = std::exchange(next, *controller.Plan(kTotal));
+      double longest = 0;
+      for (std::size_t i = 0; i < 3; ++i) {
+        const double took = seconds(i, shares[i].batch);
+        longest = std::max(longest, took);
+        controller.Observe(shares[i].worker, shares[i].batch, took);
+      }
+      if (controller.asks_again()) next = *controller.PlanAgain(kTotal);
+      if (step == 100) settled = controller.changes();
+      if (step >= 100) slowest += longest / 300;
+    }
+    CAPTURE(controller.changes() - settled, next[0].batch, next[1].batch, next[2].batch);
+    CHECK(controller.changes() - settled <= 6);
+    CHECK(slowest < 1.25 * kTotal * kPerSample * kPeriod / 10e-3);
+  }
+}
+
 TEST_CASE("a single pause while step times wander moves nobody's share", "[chief]") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     INFO("seed " << seed);

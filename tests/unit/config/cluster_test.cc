@@ -178,6 +178,9 @@ TEST_CASE("an experiment that does not fit the number of training tasks is refus
       CheckExperimentFits(experiment, cluster, true).message() ==
       "batching.min_batch_size: 32 for each of 3 tasks that train is more than train.global_batch_size, 64; allowed "
       "here: at most 21");
+  experiment.train.global_batch_size = 2;
+  REQUIRE(CheckExperimentFits(experiment, cluster, true).message() ==
+          "train.global_batch_size: 2 is less than a sample for each of 3 tasks that train; allowed here: at least 3");
   experiment.train.global_batch_size = 65;
   REQUIRE(
       CheckExperimentFits(experiment, cluster, false).message() ==
