@@ -184,6 +184,7 @@ TEST_CASE("min-max shares are the best of all shares", "[chief]") {
 }
 
 TEST_CASE("without noise, 6,000 clusters are within 2% of the optimum after at most 3 changes", "[chief]") {
+  int more_changes = 0;
   for (std::uint64_t seed = 0; seed < 6000; ++seed) {
     auto [cluster, total, ceiling] = Draw(seed);
     cluster.ahead = seed % 2 == 0;
@@ -191,10 +192,13 @@ TEST_CASE("without noise, 6,000 clusters are within 2% of the optimum after at m
       if (!cluster.Step(total, 16, ceiling)) FAIL("cluster " << seed << ", step " << step << ": the shares are wrong");
     }
     INFO("cluster " << seed << " of " << cluster.ids.size() << " workers: " << cluster.controller.Explain());
-    // Planned ahead, a change is decided before the one before it has shown what it brings.
+    more_changes += cluster.controller.changes() > 3;
     REQUIRE(cluster.controller.changes() <= (cluster.ahead ? 4 : 3));
     REQUIRE(cluster.slowest <= 1.02 * cluster.Optimum(total, 16, ceiling));
   }
+  // Two workers nearly all of whose time is fixed cost, planned ahead: it comes nearer by four steps of a percent or
+  // two.
+  REQUIRE(more_changes <= 1);
 }
 
 TEST_CASE("with noise up to 30%, 4,000 clusters settle: at most one change in 100 steps", "[chief]") {
