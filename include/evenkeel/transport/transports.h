@@ -40,10 +40,13 @@ std::unique_ptr<Transport> MakeGrpcTransport(const GrpcOptions& options);
 
 // Shared memory, for processes of one user on one machine.
 struct ShmOptions {
+  static constexpr int kCoresToLook = 8;
   std::int64_t max_message_bytes = 64 << 20;
   std::int64_t max_queued_bytes = 1 << 30;  // sent and not consumed
   // How long whoever waits for a message looks for it at most before sleeping, where that is of use (core/patience.h).
-  Duration look = std::chrono::microseconds(50);
+  // Not on a machine of few cores: a core that is looked on takes no work from one that has too much of it, and nobody
+  // who looks can see that.
+  Duration look = AvailableCores() >= kCoresToLook ? std::chrono::microseconds(50) : Duration::zero();
   Duration close_timeout = std::chrono::seconds(5);  // as GrpcOptions'
 };
 

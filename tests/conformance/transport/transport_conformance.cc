@@ -33,6 +33,7 @@ struct Side {
     TransportOptions options;
     options.grpc.max_queued_bytes = options.tcp.max_queued_bytes = options.shm.max_queued_bytes = max_queued_bytes;
     options.data_paths = {path};
+    options.shm.look = std::chrono::microseconds(50);  // whatever machine this is
     return MakeTransport(options);
   }
 };

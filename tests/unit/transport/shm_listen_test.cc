@@ -20,8 +20,10 @@ struct Pair {
     Descriptor memory = *CreateWritable(sizeof(Shared));
     Mapping rings[2] = {*Mapping::Of(memory.get(), sizeof(Shared), true),
                         *Mapping::Of(memory.get(), sizeof(Shared), true)};
-    near = std::make_shared<ShmStream>(Descriptor(ends[0]), std::move(rings[0]), 0, ShmOptions{}, open);
-    far = std::make_shared<ShmStream>(Descriptor(ends[1]), std::move(rings[1]), 1, ShmOptions{}, open);
+    ShmOptions options;
+    options.look = std::chrono::microseconds(50);  // whatever machine this is
+    near = std::make_shared<ShmStream>(Descriptor(ends[0]), std::move(rings[0]), 0, options, open);
+    far = std::make_shared<ShmStream>(Descriptor(ends[1]), std::move(rings[1]), 1, options, open);
     REQUIRE(open->Add(near));
     REQUIRE(open->Add(far));
     far->Start(std::make_shared<Recorder>());
