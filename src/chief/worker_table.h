@@ -40,8 +40,8 @@ struct WorkerState {
   std::optional<Rank> rank;     // set once admitted
   double weight = 1;            // share of the global batch
   double gradient_norm = 0;     // of the mean gradient of its newest measured update; 0: none is
-  int slow_steps = 0;           // in a row, with the least batch, up to
-  std::int64_t steps_seen = 0;  // observed steps
+  int slow_steps = 0;           // of its measured steps, in a row, with the least batch
+  std::int64_t steps_seen = 0;  // measured steps that slow_steps has taken note of
   std::uint64_t next_sequence = 1;
   std::int64_t clock = 0;  // commits of this worker, or the minimum when it joined
   std::optional<UpdateId> bound;
