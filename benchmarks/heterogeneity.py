@@ -9,6 +9,7 @@ its share of the batch, before and after the run that is held to it. Absolute ti
   heterogeneity.py --speeds 2,17,20 --modes off,model --json h.json
   heterogeneity.py --speeds 13,13,13 --modes model --change 40:1:3 --change 80:1:1
   heterogeneity.py --sync asp --speeds 9,12,18 --modes off,model      # the spread of update rates
+  heterogeneity.py --experiment linear_regression.json --speeds 1,1 --modes off,model --batch 64 --commits 40000 --turns 0.25
 """
 import argparse
 import contextlib
@@ -16,6 +17,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -97,58 +99,87 @@ def status(binary, address):
     return {}
 
 
-def train(options, quotas, overrides, changes=()):
-    """One job with a worker a quota; returns its summary and steps."""
-    folder = tempfile.mkdtemp(prefix="evenkeel_heterogeneity_")
-    address = lambda: f"127.0.0.1:{free_port()}"
-    cluster = {"cluster": {"chief": [address()], "ps": [address()], "worker": [address() for _ in quotas]},
-               "model_dir": os.path.join(folder, "job")}
-    arguments = ["--experiment", options.experiment, "--log-level", options.log_level,
-                 *[word for field in overrides for word in ("--set", field)]]
-    processes = []
-    applied = []  # (commit seen, index, factor)
+class Job:
+    """A chief, a server and a worker a quota; it trains from its making on."""
 
-    def start(role, index, quota):
-        environment = dict(os.environ, TF_CONFIG=json.dumps(dict(cluster, task={"type": role, "index": index})))
-        more = ["--threads", "1"] if role == "worker" else []
-        processes.append(subprocess.Popen([os.path.join(options.bin, f"evenkeel-{role}"), *arguments, *more],
-                                          env=environment, preexec_fn=quota.enter))
-
-    try:
-        start("chief", 0, options.free)
-        start("ps", 0, options.free)
+    def __init__(self, options, quotas, overrides):
+        self.options = options
+        self.quotas = quotas
+        self.folder = tempfile.mkdtemp(prefix="evenkeel_heterogeneity_")
+        address = lambda: f"127.0.0.1:{free_port()}"
+        self.cluster = {"cluster": {"chief": [address()], "ps": [address()], "worker": [address() for _ in quotas]},
+                        "model_dir": os.path.join(self.folder, "job")}
+        self.arguments = ["--experiment", options.experiment, "--log-level", options.log_level,
+                          *[word for field in overrides for word in ("--set", field)]]
+        self.processes = []
+        self.deadline = time.monotonic() + options.timeout
+        self.start("chief", 0, options.free)
+        self.start("ps", 0, options.free)
         for index, quota in enumerate(quotas):
-            start("worker", index, quota)
-        deadline = time.monotonic() + options.timeout
+            self.start("worker", index, quota)
+
+    def start(self, role, index, quota):
+        environment = dict(os.environ, TF_CONFIG=json.dumps(dict(self.cluster, task={"type": role, "index": index})))
+        more = ["--threads", "1"] if role == "worker" else []
+        self.processes.append(subprocess.Popen(
+            [os.path.join(self.options.bin, f"evenkeel-{role}"), *self.arguments, *more], env=environment,
+            preexec_fn=quota.enter))
+
+    def runs(self):
+        if time.monotonic() > self.deadline:
+            sys.exit(f"a job takes more than --timeout {self.options.timeout:g} s")
+        return self.processes[0].poll() is None
+
+    def signal(self, number):
+        for process in self.processes:
+            process.send_signal(number)
+
+    def change(self, changes):
+        """Slows workers down and lets them recover as told; returns what was done (commit seen, index, factor)."""
+        applied = []
         pending = sorted(changes)
         while pending:
-            if time.monotonic() > deadline or processes[0].poll() is not None:
+            if not self.runs():
                 sys.exit(f"the job ended before --change {pending[0]}")
-            commit = status(options.bin, cluster["cluster"]["chief"][0]).get("commit", 0)
+            commit = status(self.options.bin, self.cluster["cluster"]["chief"][0]).get("commit", 0)
             while pending and commit >= pending[0][0]:
                 _, index, factor = pending.pop(0)
-                quotas[index].slow_down(factor)
+                self.quotas[index].slow_down(factor)
                 applied.append((commit, index, factor))
             time.sleep(0.05)
-        codes = [process.wait(timeout=max(1, deadline - time.monotonic())) for process in processes]
+        return applied
+
+    def steps(self):
+        return read_steps(os.path.join(self.cluster["model_dir"], "metrics.csv"))
+
+    def end(self):
+        """Once it has trained: its summary."""
+        codes = [process.wait(timeout=max(1, self.deadline - time.monotonic())) for process in self.processes]
         if any(codes):
             sys.exit(f"a process ended with an error: {codes}")
-        with open(os.path.join(cluster["model_dir"], "summary.json")) as file:
+        with open(os.path.join(self.cluster["model_dir"], "summary.json")) as file:
             summary = json.load(file)
-        steps = read_steps(os.path.join(cluster["model_dir"], "metrics.csv"))
-        if options.accuracy:
-            summary["accuracy"] = accuracy(options, cluster["model_dir"])
-        if options.keep:
-            shutil.copy(os.path.join(cluster["model_dir"], "metrics.csv"), options.keep)
-        return summary, steps, applied
-    finally:
-        for process in processes:
+        if self.options.accuracy:
+            summary["accuracy"] = accuracy(self.options, self.cluster["model_dir"])
+        if self.options.keep:
+            shutil.copy(os.path.join(self.cluster["model_dir"], "metrics.csv"), self.options.keep)
+        return summary
+
+    def close(self):
+        for process in self.processes:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
-        for quota in quotas:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for quota in self.quotas:
             quota.slow_down(1)
+
+
+def train(options, quotas, overrides, changes=()):
+    """One job; returns its summary, its steps and the changes made."""
+    with contextlib.closing(Job(options, quotas, overrides)) as job:
+        applied = job.change(changes)
+        return job.end(), job.steps(), applied
 
 
 def accuracy(options, folder):
@@ -205,15 +236,20 @@ def alone_rate(options, quotas, speeds, common):
     return sum(rates)
 
 
-def bench_mode(options, quotas, speeds, common, mode):
-    """One job in this mode; prints and returns its figures, but for what is relative to other jobs."""
+def mode_settings(options, speeds, common, mode):
+    """The fields of the experiment of a job in this mode."""
     scale = 1 if options.sync == "bsp" else len(speeds)  # a commit is a worker's batch there
     settings = [*common, f"train.global_batch_size={options.batch}", f"batching.mode={mode}"]
     if mode == "off" and options.off_commits:
         settings.append(f"train.max_commits={options.off_commits * scale}")
     if mode == "static":
         settings.append(f"batching.speeds={json.dumps(speeds)}")
-    summary, steps, applied = train(options, quotas, settings, options.change)
+    return settings
+
+
+def bench_mode(options, quotas, speeds, common, mode):
+    """One job in this mode; prints and returns its figures, but for what is relative to other jobs."""
+    summary, steps, applied = train(options, quotas, mode_settings(options, speeds, common, mode), options.change)
     row = {"mode": mode, "examples_per_second": summary["examples_per_second"],
            "steady_examples_per_second": rate(steps), "train_loss": summary["train_loss"],
            "mean_batch": [w["mean_batch"] for w in summary["workers"]],
@@ -241,6 +277,55 @@ def bench_mode(options, quotas, speeds, common, mode):
     return row
 
 
+def turn_rates(steps, turn):
+    """Examples a second of each turn: between two gaps, in which the job was stopped for at least a turn."""
+    rates, samples, begin = [], 0, steps[0]["seconds"]
+    for last, step in zip(steps, steps[1:]):
+        if step["seconds"] - last["seconds"] > turn / 2:
+            rates.append(samples / max(1e-9, last["seconds"] - begin))
+            samples, begin = 0, step["seconds"]
+        else:
+            samples += step["samples"]
+    return rates
+
+
+def bench_turns(options, quotas, speeds, common):
+    """Jobs of all modes side by side, of which one at a time runs, for a turn, so that a machine whose speed changes is
+    the same for all; prints and returns the rows. The first turns, in which batches settle, do not count."""
+    jobs, result = [], []
+    with contextlib.ExitStack() as stack:
+        for mode in options.modes:
+            jobs.append(stack.enter_context(contextlib.closing(Job(options, quotas, mode_settings(
+                options, speeds, common, mode)))))
+            while not jobs[-1].steps():
+                if not jobs[-1].runs():
+                    sys.exit(f"the job of mode {mode} ended before its first commit")
+                time.sleep(0.05)
+            jobs[-1].signal(signal.SIGSTOP)
+        while all(job.runs() for job in jobs):
+            for job in jobs:
+                job.signal(signal.SIGCONT)
+                time.sleep(options.turns)
+                if not job.runs():
+                    break
+                job.signal(signal.SIGSTOP)
+        steps = [job.steps() for job in jobs]
+        batches = [describe(s)["last_batches"] for s in steps]
+    rates = [turn_rates(s, options.turns) for s in steps]
+    turns = min(map(len, rates))
+    if turns < 8:
+        sys.exit(f"only {turns} turns of {options.turns:g} s; more --commits or shorter --turns are needed")
+    for mode, rated, batch in zip(options.modes, rates, batches):
+        rated = rated[turns // 4:turns]
+        ratios = [a / b for a, b in zip(rated, rates[0][turns // 4:turns])]
+        row = {"mode": mode, "turns": len(rated), "examples_per_second": statistics.median(rated), "last_batches": batch,
+               "over_" + options.modes[0]: statistics.median(ratios)}
+        print(f"  {mode:13} {row['examples_per_second']:6.0f} examples/s  {statistics.median(ratios):.3f} x "
+              f"{options.modes[0]}, median of {len(rated)} turns  batches " + ",".join(f"{b:.0f}" for b in batch), flush=True)
+        result.append(row)
+    return result
+
+
 def bench_row(options, speeds):
     """All modes in turn, --rounds times. In bsp the workers are measured alone before and after each mode: a shared
     machine's speed drifts, and the mean of both is the ideal that this run is held to."""
@@ -254,6 +339,10 @@ def bench_row(options, speeds):
     try:
         for index, speed in enumerate(speeds):
             quotas.append(Quota(f"evenkeel_{os.getpid()}_{index}", options.cores * speed / sum(speeds)))
+        if options.turns:
+            for number in range(options.rounds):
+                result["rows"] += [dict(row, round=number) for row in bench_turns(options, quotas, speeds, common)]
+            return result
         before = alone_rate(options, quotas, speeds, common) if bsp else None
         for number in range(options.rounds):
             first = None
@@ -306,6 +395,9 @@ def main():
     parser.add_argument("--off-commits", type=int, default=0, help="steps of mode off, whose steps are long; 0: as many")
     parser.add_argument("--alone", type=int, default=16, help="steps of a worker measured alone, at most")
     parser.add_argument("--rounds", type=int, default=1, help="of all modes; the table gives medians")
+    parser.add_argument("--turns", type=float, default=0, metavar="SECONDS",
+                        help="all modes' jobs are there at once, and each runs for so long while the others are stopped; "
+                             "for modes that differ by little and steps that are many in a turn")
     parser.add_argument("--change", action="append", default=[], metavar="COMMIT:WORKER:FACTOR",
                         help="from this commit on the worker is so many times slower than at first")
     parser.add_argument("--set", action="append", default=[], help="further fields of the experiment")

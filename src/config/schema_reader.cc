@@ -248,6 +248,18 @@ bool IsPresent(const Message& message, const FieldDescriptor& field) {
                              : message.GetReflection()->HasField(message, &field);
 }
 
+// The path of a field of this name in one of the sections of `type`, "train.global_batch_size"; empty: there is none.
+std::string PathOf(std::string_view name, const Descriptor& type, std::string_view path = "") {
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor& field = *type.field(i);
+    const std::string field_path = FieldPath(path, field.name());
+    if (field.name() == name) return field_path;
+    if (field.cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE || field.is_repeated()) continue;
+    if (std::string found = PathOf(name, *field.message_type(), field_path); !found.empty()) return found;
+  }
+  return "";
+}
+
 absl::Status ReadPresent(const json& value, std::string_view path, Message& out) {
   const Descriptor& type = *out.GetDescriptor();
   std::map<const OneofDescriptor*, std::string> chosen;
@@ -256,8 +268,10 @@ absl::Status ReadPresent(const json& value, std::string_view path, Message& out)
     if (field == nullptr) {
       std::vector<std::string> names;
       for (int i = 0; i < type.field_count(); ++i) names.push_back(type.field(i)->name());
+      const std::string elsewhere = PathOf(name, *config::Experiment::descriptor());
       return Invalid(FieldPath(path, name),
-                     Concat("unknown field", NearestHint(name, names),
+                     Concat("unknown field",
+                            elsewhere.empty() ? NearestHint(name, names) : Concat(", did you mean '", elsewhere, "'?"),
                             names.empty() ? "; there are none here" : "; allowed: ", absl::StrJoin(names, ", ")));
     }
     if (item.is_null()) continue;

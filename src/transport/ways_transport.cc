@@ -19,8 +19,8 @@
 namespace evenkeel {
 namespace {
 
-constexpr Duration kQuestionTime = std::chrono::seconds(5);
-constexpr std::int64_t kMessageBytes = 256;  // a waiting message's weight besides its payload
+constexpr Duration kOpenTime = std::chrono::seconds(5);  // for one way; then the next one is tried
+constexpr std::int64_t kMessageBytes = 256;              // a waiting message's weight besides its payload
 
 std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
 
@@ -256,41 +256,44 @@ class WaysTransport final : public Transport {
   // On a thread of its own.
   void Open(Service service, const std::shared_ptr<CoverStream>& stream, const std::string& address, Duration timeout,
             TimePoint deadline) {
-    absl::StatusOr<std::shared_ptr<Stream>> opened = OpenSideWay(service, stream, address, deadline);
+    const absl::StatusOr<std::vector<Way>> offered = grpc_->AskForWays(service, address, Known(service), deadline);
+    std::shared_ptr<Stream> opened = offered.ok() ? OpenSideWay(service, stream, address, *offered, deadline) : nullptr;
     const Duration left = deadline - Clock::Real().Now();
-    if (opened.ok()) {
-      stream->Adopt(*std::move(opened));
+    if (opened != nullptr) {
+      stream->Adopt(std::move(opened));
     } else if (!stream->too_much().ok()) {
       stream->Fail(stream->too_much());
     } else if (left <= Duration::zero()) {
       const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
       stream->Fail(absl::UnavailableError(absl::StrCat("[connect] no answer from ", address, " within ", ms, " ms")));
+    } else if (!offered.ok()) {
+      // Not by gRPC, though somebody may listen by now: the stream would stay there for as long as it lasts.
+      stream->Fail(offered.status());
     } else if (by_grpc_ || service == Service::kChief) {
       stream->Adopt(grpc_->Connect(service, address, stream, left));
     } else {
-      stream->Fail(opened.status());
+      stream->Fail(absl::UnavailableError(NoneInCommon(address, *offered)));
     }
     MutexLock lock(mutex_);
     finished_.insert(std::this_thread::get_id());
   }
 
-  // Errors: kUnavailable.
-  absl::StatusOr<std::shared_ptr<Stream>> OpenSideWay(Service service, const std::shared_ptr<CoverStream>& stream,
-                                                      const std::string& address, TimePoint deadline) {
-    deadline = std::min(deadline, Clock::Real().Now() + kQuestionTime);
-    EK_ASSIGN_OR_RETURN(const std::vector<Way> offered, grpc_->AskForWays(service, address, Known(service), deadline));
+  // Null: none of those offered could be opened.
+  std::shared_ptr<Stream> OpenSideWay(Service service, const std::shared_ptr<CoverStream>& stream,
+                                      const std::string& address, const std::vector<Way>& offered, TimePoint deadline) {
+    deadline = std::min(deadline, Clock::Real().Now() + kOpenTime);
     for (const Way& offer : offered) {
       for (SideWay* const way : WaysOf(service)) {
         if (offer.offer.empty() || way->name() != offer.name || way->reach() != offer.reach) continue;
         auto opened = way->Connect(HostOf(address), offer.offer, stream, deadline);
         if (opened.ok()) {
           LogInfo(absl::StrCat("speaks to ", address, " by ", way->name()));
-          return opened;
+          return *std::move(opened);
         }
         LogWarning(absl::StrCat("no ", way->name(), " to ", address, ": ", opened.status().message()));
       }
     }
-    return absl::UnavailableError(NoneInCommon(address, offered));
+    return nullptr;
   }
 
   std::string NoneInCommon(const std::string& address, const std::vector<Way>& offered) const {

@@ -174,40 +174,19 @@ class GrpcTransport final : public OfferingTransport {
 
   absl::StatusOr<std::vector<Way>> AskForWays(Service service, const std::string& address, const std::vector<Way>& ways,
                                               TimePoint deadline) override {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() +
-                         std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::Real().Now()));
     const grpc::ByteBuffer question = BufferOf(EncodeWays(ways));
     grpc::ByteBuffer answer;
-    std::optional<grpc::Status> status;
-    std::shared_ptr<grpc::Channel> channel;
-    {
-      MutexLock lock(questions_mutex_);
-      if (questions_ended_) return absl::UnavailableError("[ways] the transport was taken down");
-      questions_.insert(&context);
-      if (auto kept = askers_.find(address); kept != askers_.end()) channel = kept->second;
+    std::shared_ptr<grpc::Channel> channel = KeptAsker(address);
+    const bool kept = channel != nullptr;
+    if (!kept) channel = MakeChannel(address, options_);
+    grpc::Status status = Ask(channel, OfferMethodOf(service), question, answer, deadline);
+    if (kept && status.error_code() == grpc::StatusCode::UNAVAILABLE) {  // the peer that it led to has gone
+      channel = MakeChannel(address, options_);
+      status = Ask(channel, OfferMethodOf(service), question, answer, deadline);
     }
-    if (channel == nullptr) channel = MakeChannel(address, options_);
-    grpc::GenericStub(channel).UnaryCall(&context, OfferMethodOf(service), grpc::StubOptions(), &question, &answer,
-                                         [&](grpc::Status s) {
-                                           MutexLock lock(questions_mutex_);
-                                           status = std::move(s);
-                                           answered_.NotifyAll();
-                                         });
-    std::shared_ptr<grpc::Channel> former;  // goes outside the lock
-    {
-      MutexLock lock(questions_mutex_);
-      while (!status) answered_.Wait(questions_mutex_);  // the call has a deadline
-      questions_.erase(&context);
-      if (status->ok()) {
-        if (askers_.size() < kAskersKept) askers_.try_emplace(address, channel);
-      } else if (auto kept = askers_.find(address); kept != askers_.end()) {
-        former = std::move(kept->second);
-        askers_.erase(kept);
-      }
-    }
-    if (status->error_code() == grpc::StatusCode::UNIMPLEMENTED) return std::vector<Way>();
-    if (!status->ok()) return absl::UnavailableError(absl::StrCat("[ways] ", address, ": ", status->error_message()));
+    KeepAsker(address, status.ok() ? channel : nullptr);
+    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) return std::vector<Way>();
+    if (!status.ok()) return absl::UnavailableError(absl::StrCat("[ways] ", address, ": ", status.error_message()));
     return WaysOf(answer);
   }
 
@@ -218,6 +197,47 @@ class GrpcTransport final : public OfferingTransport {
   }
 
  private:
+  grpc::Status Ask(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                   const grpc::ByteBuffer& question, grpc::ByteBuffer& answer, TimePoint deadline) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::Real().Now()));
+    std::optional<grpc::Status> status;
+    {
+      MutexLock lock(questions_mutex_);
+      if (questions_ended_) return {grpc::StatusCode::CANCELLED, "the transport was taken down"};
+      questions_.insert(&context);
+    }
+    grpc::GenericStub(channel).UnaryCall(&context, method, grpc::StubOptions(), &question, &answer,
+                                         [&](grpc::Status s) {
+                                           MutexLock lock(questions_mutex_);
+                                           status = std::move(s);
+                                           answered_.NotifyAll();
+                                         });
+    MutexLock lock(questions_mutex_);
+    while (!status) answered_.Wait(questions_mutex_);  // the call has a deadline
+    questions_.erase(&context);
+    return *std::move(status);
+  }
+
+  std::shared_ptr<grpc::Channel> KeptAsker(const std::string& address) {
+    MutexLock lock(questions_mutex_);
+    const auto kept = askers_.find(address);
+    return kept == askers_.end() ? nullptr : kept->second;
+  }
+
+  // Null: none leads there.
+  void KeepAsker(const std::string& address, std::shared_ptr<grpc::Channel> channel) {
+    std::shared_ptr<grpc::Channel> former;  // goes outside the lock
+    MutexLock lock(questions_mutex_);
+    if (auto kept = askers_.find(address); kept != askers_.end()) {
+      former = std::exchange(kept->second, channel);
+      if (channel == nullptr) askers_.erase(kept);
+    } else if (channel != nullptr && askers_.size() < kAskersKept) {
+      askers_.emplace(address, std::move(channel));
+    }
+  }
+
   Mutex questions_mutex_;
   CondVar answered_;
   bool questions_ended_ ABSL_GUARDED_BY(questions_mutex_) = false;

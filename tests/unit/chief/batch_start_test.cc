@@ -164,4 +164,28 @@ TEST_CASE("the first steps of ever new sizes teach in the end", "[chief][fast]")
   CHECK(controller.Workers()[1].observations == 1);
 }
 
+TEST_CASE("whose small steps are fast by luck grows fourfold at a time", "[chief][fast]") {
+  constexpr std::int64_t kTotal = 3000;
+  Cluster cluster;
+  for (const double per_sample : {1e-4, 1e-4, 6e-3}) {
+    cluster.Add({1e-3, per_sample, 0}, {}, "w" + std::to_string(cluster.machines.size()));
+  }
+  for (int step = 0; step < 60; ++step) cluster.Step(kTotal);
+  const std::int64_t small = cluster.shares[2].batch;
+  REQUIRE(small < 40);
+  std::int64_t shown = small, most = 0;
+  for (const double factor : {20.0, 1.0}) {  // in truth no faster in small steps, then as fast as that in all
+    for (int step = 0; step < 40; ++step) {
+      const std::int64_t batch = cluster.shares[2].batch;
+      CAPTURE(factor, step, batch, shown, cluster.controller.Explain());
+      CHECK(batch <= std::max<std::int64_t>(4 * shown, most));
+      most = std::max(most, batch);
+      shown = std::max(shown, batch);
+      cluster.machines[2].per_sample = batch <= small || factor == 1 ? 3e-4 : 6e-3;
+      cluster.Step(kTotal);
+    }
+  }
+  CHECK(cluster.shares[2].batch > 350);  // 3000·(1/3)/(1 + 1 + 1/3), and no bound is left
+}
+
 }  // namespace evenkeel

@@ -34,6 +34,8 @@ TEST_CASE("text that is no experiment is refused with its place", "[config]") {
 TEST_CASE("unknown fields are refused with the allowed names and the nearest", "[config]") {
   CheckRefused({
       {{"trian={}"}, "experiment small.json: trian: unknown field, did you mean 'train'?; allowed: name, model, input"},
+      {{"batching.global_batch_size=64"},
+       "batching.global_batch_size: unknown field, did you mean 'train.global_batch_size'?; allowed: mode,"},
       {{"train.sync.mod=asp"}, "train.sync.mod: unknown field, did you mean 'mode'?; allowed: mode, backup_workers"},
       {{"model.layers[0]={\"conv3d\": {}}"}, "model.layers[0].conv3d: unknown field, did you mean 'conv2d'?"},
       {{"model.layers[0].flatten.axis=1"}, "model.layers[0].flatten.axis: unknown field; there are none here"},
