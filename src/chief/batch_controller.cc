@@ -95,7 +95,8 @@ void BatchController::TakeBrief(std::size_t at) {
   const Worker& worker = workers_[at];
   Brief& brief = briefs_[at];
   brief.learnt_ceiling = worker.throughput.ceiling();
-  brief.growth_ceiling = worker.shown > 0 ? std::max(kGrowth * worker.shown, brief.batch) : 0;
+  const bool grows = worker.shown > 0 && !options_.rates;
+  brief.growth_ceiling = grows ? std::max(kGrowth * worker.shown, brief.batch) : 0;
   brief.belief = worker.model.belief();
   brief.drift = FactorOf(worker);
   brief.in_question = worker.far_off != 0;

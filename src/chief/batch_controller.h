@@ -14,8 +14,9 @@
 // - while all workers' steps together say that speeds wander by themselves (StepTimeDrift), batches follow with little
 //   dead band, and as soon as every worker has shown what the last change has brought;
 // - what a change costs, as steps of a new size have shown, must be gained until the next;
-// - who was found to be faster may take four times the largest batch that it has shown since. Small steps are fast by
-//   luck, as between two throttlings of a CPU quota, and a batch of sixty times their size pays for it.
+// - who was found to be faster may take four times the largest batch that it has shown since, where others wait for it.
+//   Small steps are fast by luck, as between two throttlings of a CPU quota, and a batch of sixty times their size pays
+//   for it.
 // Every plan sums exactly to its total within the bounds, or is an error.
 //
 // Threading: none; one caller at a time. Reads no clock: a step is one Plan(). Deterministic.

@@ -20,7 +20,7 @@ namespace {
 constexpr Duration kWaitingLine = std::chrono::seconds(10);  // between two lines that say who is awaited
 
 // Floats of a server's part up to which whoever brings a decision applies it.
-constexpr std::int64_t kSmallFloats = 64 << 10;
+constexpr std::int64_t kSmallFloats = 256 << 10;
 
 constexpr int kBatchesInTurn = 64;  // of actions, that one thread carries out on end
 
