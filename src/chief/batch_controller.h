@@ -8,6 +8,8 @@
 // What keeps `model` from cycling, while a changed worker is followed within a few steps:
 // - a change must be worth more than the dead band even if every slow worker's model errs to the slow side by as
 //   much as the slowest of that many would by chance. Where steps are quiet the dead band shrinks, to a fifth at least;
+// - where rates count, a change may also be worth it that brings the slowest and the fastest closer together by more
+//   than the dead band, even if the models err on either side by as much;
 // - after a change it holds off, twice as long each time and at least half as long as nothing happened before, up to
 //   `hold_off_steps_max`: so batches settle to one change in that many steps as long as no member changes. A detected
 //   change of speed, a suspected collapse of throughput, and every join and leave begin again with the shortest.
@@ -210,6 +212,8 @@ class BatchController {
   // the new shares.
   struct Outlook {
     double before = 0, surely_before = 0, after = 0;
+    // rates: the same of the fastest; 0: of nobody.
+    double least_before = 0, surely_least_before = 0, least_after = 0;
     bool same = true;  // the shares
   };
 

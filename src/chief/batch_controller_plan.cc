@@ -303,9 +303,14 @@ bool BatchController::DecideModel(std::int64_t total, bool forced) {
   const Outlook outlook = Compare();
   const double dead_band = DeadBand() * (urgent ? kUrgentDeadBand : 1) * (drift_.follows() ? kDriftBand : 1);
   const double change_seconds = change_seconds_ / std::max(steps_between_changes_, static_cast<double>(next_hold_off_));
-  if (outlook.same || outlook.after + change_seconds >= (1 - dead_band) * outlook.surely_before) return false;
+  const bool gains = outlook.after + change_seconds < (1 - dead_band) * outlook.surely_before;
+  const bool evens = outlook.after * outlook.surely_least_before <
+                     (1 - dead_band) * outlook.surely_before * outlook.least_after;  // 0 < 0 where rates do not count
+  if (outlook.same || !(gains || evens)) return false;
   pending_reason_ = absl::StrFormat("%s: predicted step %.4g s -> %.4g s", event_.empty() ? "measured speeds" : event_,
                                     outlook.before, outlook.after);
+  if (!gains)
+    absl::StrAppendFormat(&pending_reason_, ", shortest %.4g s -> %.4g s", outlook.least_before, outlook.least_after);
   if (urgent) {
     age_ = 0;
     next_hold_off_ = options_.hold_off_steps;
@@ -321,6 +326,7 @@ bool BatchController::DecideModel(std::int64_t total, bool forced) {
 // The present shares and those in shares_, by lines_.
 BatchController::Outlook BatchController::Compare() const {
   const double margin = Margin(briefs_.size()) * (drift_.follows() ? kDriftBand : 1), doubt = drift_.Doubt();
+  const auto least = [](double& of, double seconds) { of = of > 0 ? std::min(of, seconds) : seconds; };
   Outlook outlook;
   for (std::size_t i = 0; i < briefs_.size(); ++i) {
     const Brief& brief = briefs_[i];
@@ -328,14 +334,21 @@ BatchController::Outlook BatchController::Compare() const {
     outlook.same = outlook.same && brief.batch == shares_[i];
     // Nothing can be gained of it, and it would hide what is.
     if (options_.rates && brief.batch == ranges_[i].floor && shares_[i] == ranges_[i].floor) continue;
-    outlook.after = std::max(outlook.after, lines_[i].At(static_cast<double>(shares_[i])));
+    const double after = lines_[i].At(static_cast<double>(shares_[i]));
+    outlook.after = std::max(outlook.after, after);
+    // Whoever is at its ceiling is as fast as may be.
+    const bool fastest = options_.rates && !(brief.batch == ranges_[i].ceiling && shares_[i] == ranges_[i].ceiling);
+    if (fastest) least(outlook.least_after, after);
     if (!brief.measured) continue;
     const double before = lines_[i].At(batch);
     outlook.before = std::max(outlook.before, before);
-    if (before <= outlook.surely_before) continue;
+    if (before <= outlook.surely_before && !fastest) continue;
     double deviation = brief.belief.Deviation(batch);
     if (doubt > 0) deviation = std::hypot(deviation, doubt * Noise(brief) * before);
     outlook.surely_before = std::max(outlook.surely_before, before - margin * deviation);
+    if (!fastest) continue;
+    least(outlook.least_before, before);
+    least(outlook.surely_least_before, before + margin * deviation);
   }
   return outlook;
 }

@@ -1,10 +1,14 @@
 // How batches begin: from a worker's own timing, and steps that are the first of their size.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "chief/batch_controller.h"
+#include "evenkeel/core/random.h"
 
 namespace evenkeel {
 namespace {
@@ -186,6 +190,30 @@ TEST_CASE("whose small steps are fast by luck grows fourfold at a time", "[chief
     }
   }
   CHECK(cluster.shares[2].batch > 350);  // 3000·(1/3)/(1 + 1 + 1/3), and no bound is left
+}
+
+TEST_CASE("where rates count they are even within a few hundred steps, however noisy those are", "[chief]") {
+  int uneven = 0;
+  constexpr int kSeeds = 60;
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    BatchController controller(BatchControllerOptions{.rates = true});
+    Rng rng(seed);
+    const double speeds[] = {9, 12, 18};
+    for (std::uint64_t id = 1; id <= 3; ++id) controller.AddWorker(Incarnation(id), "w" + std::to_string(id));
+    double sums[3] = {};
+    for (int step = 0; step < 1200; ++step) {
+      const std::vector<BatchShare> shares = *controller.Plan(256);
+      for (std::size_t i = 0; i < 3; ++i) {
+        const double seconds = 5e-4 + static_cast<double>(shares[i].batch) / (1500 * speeds[i]);
+        controller.Observe(shares[i].worker, shares[i].batch, seconds * std::exp(0.25 * rng.NextNormal()));
+        if (step >= 300) sums[i] += 1 / seconds;
+      }
+    }
+    const auto [least, most] = std::minmax_element(std::begin(sums), std::end(sums));
+    uneven += *most > 1.1 * *least;  // of 2 at equal shares
+  }
+  CAPTURE(uneven);
+  CHECK(uneven <= kSeeds / 20);
 }
 
 }  // namespace evenkeel
