@@ -108,7 +108,9 @@ void BatchController::TakeBrief(std::size_t at) {
 }
 
 double BatchController::FactorOf(const Worker& worker) const {
-  return drift_.follows() ? drift_.Factor(worker.levels) : worker.pace.factor();
+  if (!drift_.follows()) return worker.pace.factor();
+  // Whether a step that was far off is a change is told by the next.
+  return drift_.Factor(worker.far_off != 0 ? worker.levels_before : worker.levels);
 }
 
 void BatchController::Remember(State::Record record) {

@@ -274,6 +274,7 @@ class BatchController {
   std::int64_t steps_since_change_ = 0;
   std::int64_t hold_off_ = 0;       // steps after the last change
   std::int64_t next_hold_off_ = 0;  // after the next
+  bool questioned_ = false;         // somebody was in question when the last decision was due
   // What a change costs: seconds by which the step that makes a new size takes longer, and steps from one to the next.
   double change_seconds_ = 0;
   double steps_between_changes_;

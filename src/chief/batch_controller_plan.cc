@@ -292,10 +292,14 @@ bool BatchController::DecideModel(std::int64_t total, bool forced) {
   // Trying at every step would look for the luckiest of many steps; the longer nothing changes, the rarer it tries.
   const std::int64_t every = std::max<std::int64_t>(1, hold_off_ / 10);
   if (!urgent && (steps_since_change_ < hold_off_ || steps_since_change_ % every != 0)) return false;
-  if (!urgent && drift_.follows() && std::any_of(briefs_.begin(), briefs_.end(), [](const Brief& brief) {
-        return brief.untried || brief.in_question;
-      })) {
-    return false;
+  if (!urgent && drift_.follows()) {
+    const auto any = [this](bool Brief::*what) {
+      return std::any_of(briefs_.begin(), briefs_.end(), [what](const Brief& brief) { return brief.*what; });
+    };
+    if (any(&Brief::untried)) return false;
+    // One step tells. Of thousands somebody always is in question: nobody waits then, and who is counts as before.
+    const bool was_questioned = std::exchange(questioned_, any(&Brief::in_question));
+    if (questioned_ && !was_questioned) return false;
   }
 
   MakeLines();

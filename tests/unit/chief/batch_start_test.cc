@@ -216,4 +216,33 @@ TEST_CASE("where rates count they are even within a few hundred steps, however n
   CHECK(uneven <= kSeeds / 20);
 }
 
+TEST_CASE("of many workers some always pause; step times that wander are followed all the same", "[chief][fast]") {
+  constexpr std::size_t kWorkers = 200;
+  constexpr auto kTotal = static_cast<std::int64_t>(128 * kWorkers);
+  BatchController controller{{}};
+  Rng rng(7);
+  std::vector<double> level(kWorkers);
+  for (std::size_t i = 0; i < kWorkers; ++i) controller.AddWorker(Incarnation(i + 1), "w" + std::to_string(i));
+  double slowest = 0, equal = 0;  // but for the pauses
+  for (int step = 0; step < 600; ++step) {
+    const std::vector<BatchShare> shares = *controller.Plan(kTotal);
+    double longest = 0, longest_equal = 0;
+    for (std::size_t i = 0; i < kWorkers; ++i) {
+      level[i] = 0.98 * level[i] + 0.02 * rng.NextNormal();  // over tens of steps, by 10%
+      const auto batch = static_cast<double>(shares[i].batch);
+      const double seconds = std::exp(level[i]) * (0.02 + 1e-3 * batch);
+      longest = std::max(longest, seconds);
+      longest_equal = std::max(longest_equal, std::exp(level[i]) * (0.02 + 1e-3 * 128));
+      const bool pauses = rng.NextDouble() < 0.02;
+      controller.Observe(shares[i].worker, shares[i].batch,
+                         seconds * std::exp(0.02 * rng.NextNormal()) * (pauses ? 2 : 1));
+    }
+    if (step < 200) continue;
+    slowest += longest;
+    equal += longest_equal;
+  }
+  CAPTURE(slowest / equal, controller.changes(), controller.Explain());
+  CHECK(slowest < 0.93 * equal);
+}
+
 }  // namespace evenkeel
