@@ -16,7 +16,6 @@ constexpr double kTimedBatch = 32;      // at which the two are compared
 constexpr int kUntaughtMax = 2;         // steps whose size is new, in a row, that teach nothing
 constexpr double kNotable = 0.15;       // log of a change of speed that does not wait for the hold-off
 constexpr double kComputingRate = 0.1;  // weight of the newest step in the part of it that computes
-constexpr std::int64_t kGrowth = 4;     // times the batch that a worker has shown since it became faster
 constexpr double kOutlier = 4;          // deviations of noise, beyond which a step tells no more of a drift
 
 using Mode = BatchControllerOptions::Mode;
@@ -95,8 +94,6 @@ void BatchController::TakeBrief(std::size_t at) {
   const Worker& worker = workers_[at];
   Brief& brief = briefs_[at];
   brief.learnt_ceiling = worker.throughput.ceiling();
-  const bool grows = worker.shown > 0 && !options_.rates;
-  brief.growth_ceiling = grows ? std::max(kGrowth * worker.shown, brief.batch) : 0;
   brief.belief = worker.model.belief();
   brief.drift = FactorOf(worker);
   brief.in_question = worker.far_off != 0;
@@ -159,7 +156,6 @@ void BatchController::Observe(Incarnation worker, std::int64_t batch, double sec
     case ThroughputCeiling::Verdict::kLearn:
       break;
   }
-  if (learner.shown > 0) learner.shown = std::max(learner.shown, batch);
   Learn(learner, batch, seconds);
   TakeBrief(at);
 }
@@ -170,7 +166,7 @@ void BatchController::Learn(Worker& learner, std::int64_t batch, double seconds)
   const bool drifts = model.settled(), follows = drift_.follows();
   const double before = drifts ? model.Predict(size) : 0;
   const double log_ratio = drifts ? std::log(seconds / before) : 0;
-  if (follows && drifts && FarOff(learner, batch, log_ratio)) return;
+  if (follows && drifts && FarOff(learner, log_ratio)) return;
   // The line is what a step takes on the level that is followed.
   const double level = follows ? learner.levels.newest() : 0;
   const double outlier = kOutlier * model.TestNoise();
@@ -178,7 +174,6 @@ void BatchController::Learn(Worker& learner, std::int64_t batch, double seconds)
   if (ratio && std::abs(std::log(*ratio)) > kNotable) {
     Raise(*ratio > 1 ? absl::StrFormat("%s is %.2f times slower", learner.name, *ratio)
                      : absl::StrFormat("%s is %.2f times faster", learner.name, 1 / *ratio));
-    if (*ratio < 1) learner.shown = batch;
   }
   if (ratio || !drifts) {
     learner.levels = {};
@@ -194,7 +189,7 @@ void BatchController::Learn(Worker& learner, std::int64_t batch, double seconds)
 // A step far off the level that is followed is a change or nothing, and says nothing of the line: the batch that
 // follows would be taken for the cause. The second in a row on the same side is a change; where none comes, the level
 // is as it was before.
-bool BatchController::FarOff(Worker& learner, std::int64_t batch, double log_ratio) {
+bool BatchController::FarOff(Worker& learner, double log_ratio) {
   const double outlier = kOutlier * learner.model.TestNoise();
   const double was_off = std::exchange(learner.far_off, 0);
   if (was_off != 0) {
@@ -203,7 +198,6 @@ bool BatchController::FarOff(Worker& learner, std::int64_t batch, double log_rat
     if (again) drift_.Score(learner.levels, log_ratio, outlier);
     learner.levels = again ? StepTimeDrift::Levels{} : learner.levels_before;
     if (again) learner.levels.Shift(log_ratio);
-    if (again && off < -kNotable) learner.shown = batch;
     if (again) return true;
   }
   const double off = log_ratio - learner.levels.newest();

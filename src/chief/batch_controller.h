@@ -15,10 +15,7 @@
 //   change of speed, a suspected collapse of throughput, and every join and leave begin again with the shortest.
 // - while all workers' steps together say that speeds wander by themselves (StepTimeDrift), batches follow with little
 //   dead band, and as soon as every worker has shown what the last change has brought;
-// - what a change costs, as steps of a new size have shown, must be gained until the next;
-// - who was found to be faster may take four times the largest batch that it has shown since, where others wait for it.
-//   Small steps are fast by luck, as between two throttlings of a CPU quota, and a batch of sixty times their size pays
-//   for it.
+// - what a change costs, as steps of a new size have shown, must be gained until the next.
 // Every plan sums exactly to its total within the bounds, or is an error.
 //
 // Threading: none; one caller at a time. Reads no clock: a step is one Plan(). Deterministic.
@@ -168,7 +165,6 @@ class BatchController {
     double far_off = 0;                   // of the step before, of the levels, in logarithms; 0: it was not
     StepTimeDrift::Levels levels_before;  // it, if it was
     int untaught = 0;                     // steps in a row that were the first of their size
-    std::int64_t shown = 0;               // its largest batch since it was found to be faster; 0: it never was
     // Of the newest of those, until the next step; 0: none.
     std::int64_t first_batch = 0;
     double first_seconds = 0;
@@ -183,7 +179,6 @@ class BatchController {
     std::int64_t batch = 0;           // of the last Plan
     std::int64_t memory_ceiling = 0;  // 0: none
     std::int64_t learnt_ceiling = 0;  // 0: none
-    std::int64_t growth_ceiling = 0;  // until it has shown more; 0: none
     bool measured = false;            // the rest is from its own steps
     bool untried = false;             // no step at `batch` has told yet how long those take
     bool in_question = false;         // the last step was far off; the next one tells whether that is a change
@@ -231,7 +226,7 @@ class BatchController {
   void FirstShares(std::int64_t total);  // by lines_
   bool Teaches(Worker& worker, std::int64_t batch, double seconds, bool first_of_size);
   void Learn(Worker& learner, std::int64_t batch, double seconds);
-  bool FarOff(Worker& learner, std::int64_t batch, double log_ratio);
+  bool FarOff(Worker& learner, double log_ratio);
   void Smooth(Worker& worker, std::int64_t batch, double seconds);
   void Raise(std::string event);
   std::vector<double> Rates() const;

@@ -66,21 +66,16 @@ absl::Status BatchController::GivenRanges(std::int64_t total, std::int64_t floor
 
 absl::Status BatchController::MakeRanges(std::int64_t total) {
   EK_RETURN_IF_ERROR(GivenRanges(total, std::max<std::int64_t>(options_.min_batch_size, 0), ranges_, memory_over_));
-  const auto ceiling = [this](std::size_t i, bool growth) {
-    const Brief& brief = briefs_[i];
-    std::int64_t most = ranges_[i].ceiling;
-    if (brief.learnt_ceiling > 0) most = std::min(most, brief.learnt_ceiling);
-    if (growth && brief.growth_ceiling > 0) most = std::min(most, brief.growth_ceiling);
-    return std::max(ranges_[i].floor, most);
-  };
-  // What is learnt gives way to the global batch.
-  for (const bool growth : {true, false}) {
-    std::int64_t holds = 0;
-    for (std::size_t i = 0; i < briefs_.size(); ++i) holds += ceiling(i, growth);
-    learnt_dropped_ = holds < total;
-    if (learnt_dropped_) continue;
-    for (std::size_t i = 0; i < briefs_.size(); ++i) ranges_[i].ceiling = ceiling(i, growth);
-    break;
+  std::int64_t learnt = 0;
+  for (std::size_t i = 0; i < briefs_.size(); ++i) {
+    const std::int64_t tried = briefs_[i].learnt_ceiling, given = ranges_[i].ceiling;
+    learnt += tried > 0 ? std::max(ranges_[i].floor, std::min(given, tried)) : given;
+  }
+  learnt_dropped_ = learnt < total;  // what is learnt gives way to the global batch
+  if (learnt_dropped_) return absl::OkStatus();
+  for (std::size_t i = 0; i < briefs_.size(); ++i) {
+    const std::int64_t tried = briefs_[i].learnt_ceiling;
+    if (tried > 0) ranges_[i].ceiling = std::max(ranges_[i].floor, std::min(ranges_[i].ceiling, tried));
   }
   return absl::OkStatus();
 }
