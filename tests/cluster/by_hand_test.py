@@ -237,7 +237,7 @@ def test_a_stop_that_loses_a_server_fails_and_says_what_is_lost(job):
     cluster, _, all_roles = start_all(job, 100000, "--set", "checkpoint.every_commits=1000000")
     all_roles["chief:0"].wait_for("admitted with rank")
     await_commit(job, cluster)
-    all_roles["ps:1"].popen.send_signal(signal.SIGSTOP)
+    all_roles["ps:1"].stop()
     all_roles["chief:0"].popen.send_signal(signal.SIGTERM)
     all_roles["chief:0"].expect(1, 20)
     check("before the last checkpoint was complete: what was trained after g1-c0," in all_roles["chief:0"].output(),

@@ -70,6 +70,11 @@ class Process:
         got = self.wait(seconds)
         check(got == code, f"{self.name} ended with {got}, not {code}; its log:\n{self.output()}")
 
+    def stop(self):
+        """SIGSTOP; returns once the process stands still."""
+        self.popen.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.popen.pid, os.WSTOPPED | os.WNOWAIT)
+
     def wait_for(self, pattern, seconds=DEADLINE_SECONDS):
         """Until its log has a match."""
         until = time.monotonic() + seconds

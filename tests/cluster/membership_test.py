@@ -63,7 +63,7 @@ def test_a_worker_paused_beyond_its_lease_changes_nothing_and_joins_again(job):
     worker = running["worker:1"]
     worker.wait_for("admitted with rank 1")
     commits_from_now(job, chief, 5)
-    worker.popen.send_signal(signal.SIGSTOP)
+    worker.stop()
     running["chief:0"].wait_for("worker:1 is fenced: its lease ended")
     commits_from_now(job, chief, 20)
     worker.popen.send_signal(signal.SIGCONT)
@@ -112,7 +112,7 @@ def test_an_old_worker_of_a_finished_job_is_refused_by_the_next_one(job):
     patience = ["--set", "membership.join_timeout_ms=3000"]  # the next job's worker:1 is never its own
     _, cluster, old = start_all(job, *patience)
     old["worker:1"].wait_for("admitted with rank")
-    old["worker:1"].popen.send_signal(signal.SIGSTOP)
+    old["worker:1"].stop()
     old["chief:0"].wait_for("worker:1 is fenced")
     stop(job, {name: process for name, process in old.items() if name != "worker:1"})
     job.model_dir = job.path("next")

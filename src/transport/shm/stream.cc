@@ -265,6 +265,7 @@ ShmStream::Heard ShmStream::Listen() {
   for (int i = 0; i < 2 && handler_ != nullptr; ++i) {
     const std::uint32_t seen = channel_.Bell();
     Release();
+    if (goodbye_received_) channel_.RingOwn();  // as DeliverOne: what is consumed may be what the end waits for
     const Heard now = Deliver(kLongestToListenTo);
     heard.messages |= now.messages;
     heard.long_payload = now.long_payload;
@@ -411,7 +412,12 @@ std::optional<absl::Status> ShmStream::Over() {
     if (!closing_) close_deadline_ = Clock::Real().Now() + options_.close_timeout;
     closing_ = true;
     absl::Status failed = Flush(done);
-    if (goodbye_pushed_ || gone || !failed.ok()) return absl::OkStatus();
+    // Who said goodbye reads until it is answered: a payload must not be taken back while it does.
+    const bool read = std::none_of(unconsumed_.begin(), unconsumed_.end(), [](const Unconsumed& sent) {
+      return sent.bounce != nullptr || !sent.payload.bytes.empty();
+    });
+    const bool late = Clock::Real().Now() >= close_deadline_;
+    if ((goodbye_pushed_ && (read || late)) || gone || !failed.ok()) return absl::OkStatus();
   }
   if (gone && !channel_.HasIncoming()) {
     return absl::UnavailableError(absl::StrCat("[stream] ", peer_, " went away"));

@@ -153,9 +153,10 @@ class Event {
     set_ = true;
     changed_.NotifyAll();
   }
-  bool Wait() {
+  bool Wait() { return WaitFor(kPatience); }
+  bool WaitFor(Duration time) {
     MutexLock lock(mutex_);
-    TimePoint deadline = Clock::Real().Now() + kPatience;
+    const TimePoint deadline = Clock::Real().Now() + time;
     while (!set_ && changed_.WaitUntil(mutex_, deadline)) {
     }
     return set_;

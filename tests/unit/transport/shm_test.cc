@@ -250,6 +250,37 @@ TEST_CASE("an owner is held until the peer has consumed the message, or until th
   }
 }
 
+TEST_CASE("a goodbye is answered at once, but takes no payload back from who still reads it", "[transport][shm]") {
+  Conversation c;
+  Arena arena = *Arena::Allocate(1 << 20, MemoryKind::kShared);
+  Event released;
+  std::atomic<bool> read{false}, read_first{false};
+  std::shared_ptr<const void> owner(&arena, [&](const void*) {
+    read_first = read.load();
+    released.Set();
+  });
+  REQUIRE(c.stream->Send(Numbered(1), {{arena.data(), arena.size()}, std::move(owner)}).ok());
+  REQUIRE(c.far->Peek()->has_value());
+  const auto& answered = reinterpret_cast<const Shared*>(c.far_memory.data())->rings[0].head;
+  const std::uint64_t before = answered.load();
+  c.Push({.kind = EntryKind::kGoodbye});
+  const TimePoint deadline = Clock::Real().Now() + kPatience;
+  while (answered.load() == before && Clock::Real().Now() < deadline) {
+    const std::uint32_t seen = c.far->Bell();
+    if (answered.load() == before) c.far->WaitForBell(seen, Duration::zero(), deadline);
+  }
+  CHECK(answered.load() != before);
+  // Were it to take the payload back, it would do so now.
+  CHECK_FALSE(released.WaitFor(Milliseconds(50)));
+  CHECK(c.far->OtherRevoked().load() == 0);
+  read = true;
+  c.far->Pop();
+  c.far->RingOther();
+  CHECK(c.End().ok());
+  CHECK(released.Wait());
+  CHECK(read_first);
+}
+
 TEST_CASE("a peer that vanishes ends the stream after what it had sent", "[transport][shm]") {
   Conversation c;
   c.Push({.kind = EntryKind::kInline}, Header(1));
