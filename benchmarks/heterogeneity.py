@@ -113,10 +113,14 @@ class Job:
                           *[word for field in overrides for word in ("--set", field)]]
         self.processes = []
         self.deadline = time.monotonic() + options.timeout
-        self.start("chief", 0, options.free)
-        self.start("ps", 0, options.free)
-        for index, quota in enumerate(quotas):
-            self.start("worker", index, quota)
+        try:
+            self.start("chief", 0, options.free)
+            self.start("ps", 0, options.free)
+            for index, quota in enumerate(quotas):
+                self.start("worker", index, quota)
+        except BaseException:
+            self.close()
+            raise
 
     def start(self, role, index, quota):
         environment = dict(os.environ, TF_CONFIG=json.dumps(dict(self.cluster, task={"type": role, "index": index})))
@@ -128,7 +132,10 @@ class Job:
     def runs(self):
         if time.monotonic() > self.deadline:
             sys.exit(f"a job takes more than --timeout {self.options.timeout:g} s")
-        return self.processes[0].poll() is None
+        codes = [process.poll() for process in self.processes]
+        if any(codes):
+            sys.exit(f"a process ended with an error: {codes}")
+        return codes[0] is None
 
     def signal(self, number):
         for process in self.processes:
@@ -167,9 +174,9 @@ class Job:
 
     def close(self):
         for process in self.processes:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            process.kill()
+        for process in self.processes:
+            process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
         for quota in self.quotas:
             quota.slow_down(1)
@@ -277,11 +284,11 @@ def bench_mode(options, quotas, speeds, common, mode):
     return row
 
 
-def turn_rates(steps, turn):
-    """Examples a second of each turn: between two gaps, in which the job was stopped for at least a turn."""
+def turn_rates(steps, gap):
+    """Examples a second of each turn: between two gaps, in which the job was stopped for at least so long."""
     rates, samples, begin = [], 0, steps[0]["seconds"]
     for last, step in zip(steps, steps[1:]):
-        if step["seconds"] - last["seconds"] > turn / 2:
+        if step["seconds"] - last["seconds"] > 0.9 * gap:
             rates.append(samples / max(1e-9, last["seconds"] - begin))
             samples, begin = 0, step["seconds"]
         else:
@@ -311,13 +318,13 @@ def bench_turns(options, quotas, speeds, common):
                 job.signal(signal.SIGSTOP)
         steps = [job.steps() for job in jobs]
         batches = [describe(s)["last_batches"] for s in steps]
-    rates = [turn_rates(s, options.turns) for s in steps]
+    rates = [turn_rates(s, (len(jobs) - 1) * options.turns) for s in steps]
     turns = min(map(len, rates))
     if turns < 8:
         sys.exit(f"only {turns} turns of {options.turns:g} s; more --commits or shorter --turns are needed")
     for mode, rated, batch in zip(options.modes, rates, batches):
         rated = rated[turns // 4:turns]
-        ratios = [a / b for a, b in zip(rated, rates[0][turns // 4:turns])]
+        ratios = [a / b for a, b in zip(rated, rates[0][turns // 4:turns]) if b > 0]
         row = {"mode": mode, "turns": len(rated), "examples_per_second": statistics.median(rated), "last_batches": batch,
                "over_" + options.modes[0]: statistics.median(ratios)}
         print(f"  {mode:13} {row['examples_per_second']:6.0f} examples/s  {statistics.median(ratios):.3f} x "
@@ -416,6 +423,11 @@ def main():
         options.change = [(int(c), int(w), float(f)) for c, w, f in (entry.split(":") for entry in options.change)]
     except ValueError:
         parser.error("--change: expected COMMIT:WORKER:FACTOR, such as 40:1:3")
+    if options.turns and (len(options.modes) < 2 or options.change or options.accuracy or options.keep):
+        parser.error("--turns compares at least two --modes, and takes no --change, --accuracy and --keep")
+    if options.turns and not 0 < (len(options.modes) - 1) * options.turns <= 2:
+        parser.error("--turns: a job is stopped for 2 s at most, or its leases end")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # nothing is left behind
     if not os.access(CGROUP, os.W_OK):
         print(f"skipped: {CGROUP} (cgroup v1, cpu) is not writable here")
         sys.exit(77)

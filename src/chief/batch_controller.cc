@@ -167,6 +167,7 @@ void BatchController::Learn(Worker& learner, std::int64_t batch, double seconds)
   const double before = drifts ? model.Predict(size) : 0;
   const double log_ratio = drifts ? std::log(seconds / before) : 0;
   if (follows && drifts && FarOff(learner, log_ratio)) return;
+  learner.far_off = 0;  // also where nothing is followed any more
   // The line is what a step takes on the level that is followed.
   const double level = follows ? learner.levels.newest() : 0;
   const double outlier = kOutlier * model.TestNoise();

@@ -303,13 +303,15 @@ bool BatchController::DecideModel(std::int64_t total, bool forced) {
   const double dead_band = DeadBand() * (urgent ? kUrgentDeadBand : 1) * (drift_.follows() ? kDriftBand : 1);
   const double change_seconds = change_seconds_ / std::max(steps_between_changes_, static_cast<double>(next_hold_off_));
   const bool gains = outlook.after + change_seconds < (1 - dead_band) * outlook.surely_before;
-  const bool evens = outlook.after * outlook.surely_least_before <
-                     (1 - dead_band) * outlook.surely_before * outlook.least_after;  // 0 < 0 where rates do not count
+  const bool evens =
+      outlook.surely_least_before > 0 &&
+      outlook.after * outlook.surely_least_before < (1 - dead_band) * outlook.surely_before * outlook.least_after;
   if (outlook.same || !(gains || evens)) return false;
   pending_reason_ = absl::StrFormat("%s: predicted step %.4g s -> %.4g s", event_.empty() ? "measured speeds" : event_,
                                     outlook.before, outlook.after);
-  if (!gains)
+  if (!gains) {
     absl::StrAppendFormat(&pending_reason_, ", shortest %.4g s -> %.4g s", outlook.least_before, outlook.least_after);
+  }
   if (urgent) {
     age_ = 0;
     next_hold_off_ = options_.hold_off_steps;
